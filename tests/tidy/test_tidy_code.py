@@ -49,7 +49,18 @@ def test_no_class_is_called_manager() -> None:
 
 
 EMPTY_NAMES = {"found", "each", "where", "at", "known", "said"}
-WELL_NAMED = ("client", "broker/partitions", "storage")
+WELL_NAMED = (
+    "broker/control_plane",
+    "broker/data_loss",
+    "broker/fetching",
+    "broker/following",
+    "broker/metadata",
+    "broker/partitions",
+    "cli",
+    "client",
+    "pipeline",
+    "storage",
+)
 """Packages in which no local variable has a name that says nothing: others join them."""
 
 

@@ -136,14 +136,14 @@ def _lines(file: Path, topic: str | None) -> Iterator[Recorded]:
     """Yield the recorded rates of one topic. Raises Failed with the place of a bad line."""
     for number, line in enumerate(text_of(file).splitlines(), 1):
         try:
-            found = read_line(line)
+            parsed = read_line(line)
         except BadLine as error:
             raise Failed(f"{file}, line {number}: {error}") from None
-        if found is None or (topic is not None and found.topic not in ("", topic)):
+        if parsed is None or (topic is not None and parsed.topic not in ("", topic)):
             continue
-        if topic is None and found.topic:
-            topic = found.topic
-        yield found
+        if topic is None and parsed.topic:
+            topic = parsed.topic
+        yield parsed
 
 
 def _settings(first: Recorded, flags: dict[str, Any]) -> tuple[Settings, int]:
@@ -171,24 +171,24 @@ def _changes(steps: list[Step]) -> Iterator[Step]:
     """Yield each step whose cause is another one than that of the step before."""
     last = None
     for step in steps:
-        said = step.verdict.cause, step.seen.count
-        if said != last:
+        cause = step.verdict.cause, step.seen.count
+        if cause != last:
             yield step
-        last = said
+        last = cause
 
 
 def _row(step: Step) -> tuple[Any, ...]:
     seen, verdict = step
-    at = datetime.fromtimestamp(max(0, min(seen.at_ms, MOST_TIME_MS)) / 1000, UTC)
+    time = datetime.fromtimestamp(max(0, min(seen.at_ms, MOST_TIME_MS)) / 1000, UTC)
     decision = _decision(seen.count, verdict.count)
     mean = _mean(list(seen.rates))
-    return f"{at:%Y-%m-%d %H:%M:%S}", seen.count, mean, decision, verdict.reason
+    return f"{time:%Y-%m-%d %H:%M:%S}", seen.count, mean, decision, verdict.reason
 
 
 def _as_row(step: Step) -> dict[str, Any]:
     seen, verdict = step
-    said = {"decided": verdict.count, "cause": verdict.cause.value, "reason": verdict.reason}
-    return {**asdict(seen), "rates": list(seen.rates), **said}
+    row = {"decided": verdict.count, "cause": verdict.cause.value, "reason": verdict.reason}
+    return {**asdict(seen), "rates": list(seen.rates), **row}
 
 
 def _decision(count: int, decided: int) -> str:
@@ -196,5 +196,5 @@ def _decision(count: int, decided: int) -> str:
 
 
 def _mean(rates: list[int | None]) -> str | None:
-    known = [rate for rate in rates if rate is not None]
-    return f"{sum(known) // len(known):,}" if known else None
+    numbers = [rate for rate in rates if rate is not None]
+    return f"{sum(numbers) // len(numbers):,}" if numbers else None

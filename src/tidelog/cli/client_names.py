@@ -100,10 +100,10 @@ def check_unused(name: str, value: str, kind: str, honoured: Collection[str]) ->
         if (name, value) == ("group.protocol", "classic"):
             return
         raise WrongUsage(f"the {kind} property {name}={value}: {_REFUSED[name]}")
-    known = _WITHOUT_EFFECT[kind]
-    if name in known or name.startswith(_PREFIXES):
+    unused = _WITHOUT_EFFECT[kind]
+    if name in unused or name.startswith(_PREFIXES):
         return
-    near = get_close_matches(name, [*honoured, *known], 1)
+    near = get_close_matches(name, [*honoured, *unused], 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     used = ", ".join(honoured)
     raise WrongUsage(f"the {kind} property {name!r} is unknown; {hint}those with an effect: {used}")

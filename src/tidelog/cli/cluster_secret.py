@@ -37,9 +37,9 @@ def secret_for(configs: ServerConfigs, seams: Seams) -> ClusterSecret | None:
     if not path and _is_all_of_a_cluster(configs):
         path = _own_secret(configs)
     if not path:
-        for each in configs.listeners:
-            if not is_loopback(each.host):
-                raise SecretRefused(why_secret_first(each.name, each.host, each.port))
+        for listener in configs.listeners:
+            if not is_loopback(listener.host):
+                raise SecretRefused(why_secret_first(listener.name, listener.host, listener.port))
         logger.warning(
             "there is no cluster secret: every user of this machine can command this process; "
             "see docs/operating/security.md"
@@ -92,8 +92,8 @@ def _own_secret(configs: ServerConfigs) -> str | None:
         if os.path.exists(path):
             return path
     store = configs.metadata_store.removeprefix(SQLITE)
-    known = names_below(store, layout.BROKERS)
-    others = None if known is None else sorted(set(known) - {str(configs.node_id)})
+    brokers = names_below(store, layout.BROKERS)
+    others = None if brokers is None else sorted(set(brokers) - {str(configs.node_id)})
     if others:
         logger.warning(
             "brokers %s are registered in %s, so this process creates no cluster secret: "

@@ -203,7 +203,7 @@ async def _alter(
         # As Kafka's tool does: brokers accept the deletion of a name that is not set.
         entries = await describe_configs(cluster, kind, name)
         own = {entry.name for entry in entries if entry.source is _source_of(kind, name)}
-        missing = [each for each in deleted if each not in own]
+        missing = [name for name in deleted if name not in own]
         if missing:
             raise Failed(
                 f"{', '.join(missing)} cannot be deleted: not set for {what}; "
@@ -218,7 +218,7 @@ async def _alter(
 
 def parse_add_config(text: str | None) -> dict[str, str]:
     """Parse ``a=1,b=[x,y],c=`` into names and values. Raises WrongUsage."""
-    found: dict[str, str] = {}
+    configs: dict[str, str] = {}
     for piece in _split_outside_brackets(text or ""):
         name, equals, value = piece.partition("=")
         if not equals or not name.strip():
@@ -226,8 +226,8 @@ def parse_add_config(text: str | None) -> dict[str, str]:
         value = value.strip()
         if value.startswith("[") and value.endswith("]"):
             value = value[1:-1]
-        found[name.strip()] = value
-    return found
+        configs[name.strip()] = value
+    return configs
 
 
 def _split_outside_brackets(text: str) -> list[str]:

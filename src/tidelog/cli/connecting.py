@@ -123,9 +123,9 @@ class CommonOptions:
     def of(context: click.Context) -> CommonOptions:
         """Return the options given to a command, or before its name to its parent command."""
         given: dict[str, Any] = {}
-        for each in (context, context.parent):
-            if each is not None:
-                given = {**each.params, **{name: v for name, v in given.items() if v}}
+        for level in (context, context.parent):
+            if level is not None:
+                given = {**level.params, **{name: v for name, v in given.items() if v}}
         return CommonOptions(
             given.get("bootstrap_server"),
             given.get("command_config"),
@@ -157,25 +157,25 @@ def client_properties(
 
 def settings_from(properties: Mapping[str, str]) -> ClusterSettings:
     """Return client settings from Kafka's names. Raises WrongUsage for one that is unknown."""
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "connect_timeout_ms": CONNECT_TIMEOUT_MS,
         "default_api_timeout_ms": API_TIMEOUT_MS,
     }
     for name, value in properties.items():
         if name == "client.id":
-            found["client_id"] = value
+            settings["client_id"] = value
         elif name in _TIMES:
             if not value.isdecimal():
                 raise WrongUsage(f"{name} must be a number of milliseconds, not {value!r}")
-            found[_TIMES[name]] = int(value)
+            settings[_TIMES[name]] = int(value)
         elif name == "security.protocol":
             if value != "PLAINTEXT":
                 raise WrongUsage(f"security.protocol {value!r} is not supported: use PLAINTEXT")
         elif name == SECRET_FILE:
-            found["secret"] = _secret_in(value)
+            settings["secret"] = _secret_in(value)
         elif name != SERVERS:
             check_unused(name, value, "client", CLIENT_PROPERTIES)
-    return ClusterSettings(**found)
+    return ClusterSettings(**settings)
 
 
 def _secret_in(path: str) -> ClusterSecret:
@@ -316,19 +316,19 @@ def text_of(file: Path) -> str:
 
 def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     """Parse repeated ``key=value`` arguments. Raises WrongUsage."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise WrongUsage(f"{option} takes key=value, not {pair!r}")
-        found[key.strip()] = value
-    return found
+        values[key.strip()] = value
+    return values
 
 
 def exactly_one(chosen: Mapping[str, bool]) -> str:
     """Return the one flag that is set. Raises WrongUsage when none or several are."""
     given = [flag for flag, is_set in chosen.items() if is_set]
     if len(given) != 1:
-        said = f"not {' and '.join(given)} together" if given else "none was given"
-        raise WrongUsage(f"give exactly one of {', '.join(chosen)}: {said}")
+        what = f"not {' and '.join(given)} together" if given else "none was given"
+        raise WrongUsage(f"give exactly one of {', '.join(chosen)}: {what}")
     return given[0]

@@ -293,11 +293,11 @@ async def _topics(cluster: Cluster, plan: _Plan) -> list[str]:
         return list(await cluster.topics(names))
     pattern = topic_pattern(plan.include)
     view = await cluster.all_topics()
-    found = [name for name, topic in view.topics.items() if pattern.fullmatch(name)]
-    if not found:
+    matching = [name for name, topic in view.topics.items() if pattern.fullmatch(name)]
+    if not matching:
         why = why_no_match(str(plan.include), view.topics)
         raise Failed(f"no topic matches --include {plan.include!r}; {why}")
-    return sorted(found)
+    return sorted(matching)
 
 
 async def _positions(
@@ -313,18 +313,18 @@ async def _positions(
     if plan.last is None and plan.from_time_ms is None and plan.offset >= 0:
         return dict.fromkeys(partitions, plan.offset)
 
-    async def look_up(where: int) -> dict[TopicPartition, int]:
-        wanted = dict.fromkeys(partitions, where)
-        found = await list_offsets(cluster, wanted, isolation=plan.isolation)
-        return {partition: item.offset for partition, item in found.items()}
+    async def look_up(time: int) -> dict[TopicPartition, int]:
+        wanted = dict.fromkeys(partitions, time)
+        listed = await list_offsets(cluster, wanted, isolation=plan.isolation)
+        return {partition: item.offset for partition, item in listed.items()}
 
     if plan.last is not None:
         begins, ends = await look_up(EARLIEST), await look_up(LATEST)
-        return {each: max(begins[each], ends[each] - plan.last) for each in partitions}
+        return {tp: max(begins[tp], ends[tp] - plan.last) for tp in partitions}
     if plan.from_time_ms is not None:
-        found, ends = await look_up(plan.from_time_ms), await look_up(LATEST)
+        starts, ends = await look_up(plan.from_time_ms), await look_up(LATEST)
         # No record is that late: start at the end.
-        return {each: ends[each] if found[each] < 0 else found[each] for each in partitions}
+        return {tp: ends[tp] if starts[tp] < 0 else starts[tp] for tp in partitions}
     return await look_up(plan.offset)
 
 
@@ -334,17 +334,17 @@ async def _watch_partitions(cluster: Cluster, plan: _Plan, fetcher: Fetcher) -> 
         return
     while True:
         await asyncio.sleep(NEW_PARTITIONS_EVERY_S)
-        known = fetcher.positions()
-        view = await cluster.describe(sorted({partition.topic for partition in known}))
+        positions = fetcher.positions()
+        view = await cluster.describe(sorted({partition.topic for partition in positions}))
         fresh = [
             TopicPartition(name, index)
             for name, topic in view.topics.items()
             for index in topic.partitions
-            if TopicPartition(name, index) not in known
+            if TopicPartition(name, index) not in positions
         ]
         if fresh:
-            found = await list_offsets(cluster, dict.fromkeys(fresh, EARLIEST))
-            fetcher.add({partition: item.offset for partition, item in found.items()})
+            listed = await list_offsets(cluster, dict.fromkeys(fresh, EARLIEST))
+            fetcher.add({partition: item.offset for partition, item in listed.items()})
 
 
 async def _loop(poll: Any, plan: _Plan, printer: _Printer, stop: asyncio.Event) -> None:
@@ -430,14 +430,14 @@ class _Printer:
             and (limit is None or self.count + header.record_count <= limit)
         )
 
-    def _line(self, item: Any, where: TopicPartition, header: BatchHeader) -> bytes:
+    def _line(self, item: Any, tp: TopicPartition, header: BatchHeader) -> bytes:
         late = header.log_append_time
         if late:
             item = Record(item.offset, header.max_timestamp, item.key, item.value, item.headers)
         if self._plan.as_json:
-            shown = record_as_json(item, where.topic, where.partition)
+            shown = record_as_json(item, tp.topic, tp.partition)
             return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
         form, epoch = self._plan.form, header.leader_epoch
         if form.template is not None:
-            return fill_template(form, item, where)
-        return format_record(item, where.partition, epoch, form, append_time=late)
+            return fill_template(form, item, tp)
+        return format_record(item, tp.partition, epoch, form, append_time=late)

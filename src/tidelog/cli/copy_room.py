@@ -11,9 +11,9 @@ from tidelog.client.admin.nodes import LogDir
 from tidelog.model.topics import TopicPartition
 
 
-def lacks_room(dirs: Sequence[LogDir], where: TopicPartition, size: int) -> bool:
+def lacks_room(dirs: Sequence[LogDir], tp: TopicPartition, size: int) -> bool:
     """Whether the log directory with a copy, or all if none has it, lack this many bytes."""
-    holding = [entry for entry in dirs if where in entry.replicas] or dirs
+    holding = [entry for entry in dirs if tp in entry.replicas] or dirs
     return bool(dirs) and all(
         entry.error is not None or 0 <= entry.usable_bytes < size for entry in holding
     )

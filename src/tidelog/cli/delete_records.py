@@ -77,8 +77,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     )
     _show(deleted, failed, flags["as_json"])
     if failed:
-        for where in sorted(failed)[:-1]:
-            print_error(explained(where, failed[where]))
+        for tp in sorted(failed)[:-1]:
+            print_error(explained(tp, failed[tp]))
         last = max(failed)
         raise Failed(explained(last, failed[last]))
 
@@ -89,28 +89,28 @@ def _show(
     if as_json:
         refused = [
             {
-                **where._asdict(),
+                **tp._asdict(),
                 "error": error.code.name if isinstance(error, Refused) else type(error).__name__,
-                "reason": explained(where, error),
+                "reason": explained(tp, error),
             }
-            for where, error in sorted(failed.items())
+            for tp, error in sorted(failed.items())
         ]
         rows = [{**w._asdict(), "low_watermark": low} for w, low in sorted(deleted.items())]
         print_json({"deleted": rows, "refused": refused})
     elif deleted:
         print_table(
             ["Topic", "Partition", "LowWatermark"],
-            [[*where, low] for where, low in sorted(deleted.items())],
+            [[*tp, low] for tp, low in sorted(deleted.items())],
             right=["Partition", "LowWatermark"],
         )
 
 
-def explained(where: TopicPartition, error: ClientError) -> str:
+def explained(tp: TopicPartition, error: ClientError) -> str:
     """Return one line: why the records of a partition were not deleted, and what to do."""
     if not isinstance(error, Refused):
-        return f"{where}: {error}"
+        return f"{tp}: {error}"
     reason = error.reason or _SAID.get(error.code, "")
-    return explain(Refused(error.code, str(where), reason), _ADVICE.get(error.code, ""))
+    return explain(Refused(error.code, str(tp), reason), _ADVICE.get(error.code, ""))
 
 
 def read_offsets(text: str) -> dict[TopicPartition, int]:
@@ -118,18 +118,18 @@ def read_offsets(text: str) -> dict[TopicPartition, int]:
     try:
         given = json.loads(text)
         rows, version = given["partitions"], given.get("version", 1)
-        found = [(TopicPartition(x["topic"], x["partition"]), x["offset"]) for x in rows]
+        offsets = [(TopicPartition(x["topic"], x["partition"]), x["offset"]) for x in rows]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise WrongUsage(f"{FILE} takes JSON of the form {FORM}") from None
     if version != 1:
         raise WrongUsage(f"{FILE} has version {version!r}: only version 1 is known")
-    for where, offset in found:
-        if type(where.topic) is not str or {type(where.partition), type(offset)} != {int}:
+    for tp, offset in offsets:
+        if type(tp.topic) is not str or {type(tp.partition), type(offset)} != {int}:
             raise WrongUsage(f"{FILE} takes JSON of the form {FORM}")
-        if where.partition < 0 or offset < HIGH_WATERMARK:
-            raise WrongUsage(f"{FILE}: {where} has offset {offset}: use 0 or more, or -1 for all")
-    if not found:
+        if tp.partition < 0 or offset < HIGH_WATERMARK:
+            raise WrongUsage(f"{FILE}: {tp} has offset {offset}: use 0 or more, or -1 for all")
+    if not offsets:
         raise WrongUsage(f"{FILE} takes JSON of the form {FORM}")
-    if len(dict(found)) != len(found):
+    if len(dict(offsets)) != len(offsets):
         raise WrongUsage(f"{FILE} names a partition more than once")
-    return dict(found)
+    return dict(offsets)

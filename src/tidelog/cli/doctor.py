@@ -99,7 +99,7 @@ def command(context: click.Context, /, **_flags: Any) -> None:
                     for f in findings
                 ],
                 "topics": {
-                    name: topic_id_text(each.topic_id) for name, each in facts.topics.items()
+                    name: topic_id_text(topic.topic_id) for name, topic in facts.topics.items()
                 },
                 "brokers": brokers_shown(facts),
                 "controllers": list(facts.controllers),
@@ -119,11 +119,11 @@ def brokers_shown(facts: ClusterFacts) -> list[dict[str, Any]]:
     rows = []
     for node_id in sorted({*living, *map(int, reported)}):
         broker = living.get(node_id)
-        said = facts.own.get(node_id)
-        own = {} if said is None or isinstance(said, ClientError) else said
+        answer = facts.own.get(node_id)
+        own = {} if answer is None or isinstance(answer, ClientError) else answer
         dirs = facts.log_dirs.get(node_id, [])
-        found = [] if isinstance(dirs, ClientError) else dirs
-        free = [entry.usable_bytes for entry in found if entry.usable_bytes >= 0]
+        entries = [] if isinstance(dirs, ClientError) else dirs
+        free = [entry.usable_bytes for entry in entries if entry.usable_bytes >= 0]
         rows.append(
             {
                 "broker": node_id,
@@ -133,8 +133,8 @@ def brokers_shown(facts: ClusterFacts) -> list[dict[str, Any]]:
                 "epoch": reported.get(str(node_id), {}).get("epoch"),
                 "version": own.get("version"),
                 "level": own.get("level"),
-                "replicas": sum(len(entry.replicas) for entry in found) if found else None,
-                "bytes": sum(sum(entry.replicas.values()) for entry in found) if found else None,
+                "replicas": sum(len(entry.replicas) for entry in entries) if entries else None,
+                "bytes": sum(sum(x.replicas.values()) for x in entries) if entries else None,
                 "free_bytes": min(free, default=None),
             }
         )
@@ -268,10 +268,10 @@ async def _open(cluster: Cluster, patience: SharedPatience) -> None:
 
 
 async def _needed(patience: SharedPatience, ask: Callable[[], Awaitable[Result]]) -> Result:
-    found = await patience.in_time(ask, "the brokers")
-    if isinstance(found, ClientError):
-        raise found
-    return found
+    answer = await patience.in_time(ask, "the brokers")
+    if isinstance(answer, ClientError):
+        raise answer
+    return answer
 
 
 async def _groups(
@@ -295,8 +295,8 @@ async def _why_no_metadata(cluster: Cluster, patience: SharedPatience) -> Failed
     if not isinstance(condition, dict):
         return None
     bad = [x for x in condition["problems"] if x["kind"] in ("store_went_back", "node_damaged")]
-    said = " ".join(f"{x['what']} {x['advice']}" for x in bad)
-    return Failed(f"the brokers wait for metadata from the controller. {said}") if bad else None
+    why = " ".join(f"{x['what']} {x['advice']}" for x in bad)
+    return Failed(f"the brokers wait for metadata from the controller. {why}") if bad else None
 
 
 def _is_suspected(condition: dict[str, Any] | ClientError | None, node_id: int) -> bool:

@@ -53,10 +53,10 @@ def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None
         progress=lambda: "",
     )
     if asked.as_json:
-        print_json([as_data(each) for each in compared])
+        print_json([as_data(one) for one in compared])
     else:
         _print(compared)
-    if any(each.difference is not None or each.unread for each in compared):
+    if any(one.difference is not None or one.unread for one in compared):
         raise click.exceptions.Exit(1)
 
 
@@ -64,33 +64,31 @@ async def compare(cluster: Cluster, topic: str | None) -> list[Comparison]:
     """Compare the topics that ``topic`` matches. Raises Refused when it matches none."""
     view = await cluster.all_topics()
     wanted = topic_pattern(topic)
-    chosen = [each for name, each in sorted(view.topics.items()) if wanted.fullmatch(name)]
+    chosen = [listed for name, listed in sorted(view.topics.items()) if wanted.fullmatch(name)]
     if topic is not None and not chosen:
         raise no_topic(topic, view.topics)
     compacted = await _compacted(cluster, chosen)
     sizes = await _sizes(cluster)
     work = [
-        (TopicPartition(each.name, index), each.name in compacted)
-        for each in chosen
-        for index in sorted(each.partitions)
+        (TopicPartition(described.name, index), described.name in compacted)
+        for described in chosen
+        for index in sorted(described.partitions)
     ]
     places = asyncio.Semaphore(AT_ONCE)
-    with _bar(sum(sizes.get(where, 0) for where, _ in work)) as advance:
+    with _bar(sum(sizes.get(tp, 0) for tp, _ in work)) as advance:
 
-        async def one(where: TopicPartition, is_compacted: bool) -> Comparison:
+        async def one(tp: TopicPartition, is_compacted: bool) -> Comparison:
             async with places:
-                return await compare_replicas(
-                    cluster, where, compacted=is_compacted, progress=advance
-                )
+                return await compare_replicas(cluster, tp, compacted=is_compacted, progress=advance)
 
-        return list(await asyncio.gather(*(one(where, compact) for where, compact in work)))
+        return list(await asyncio.gather(*(one(tp, compact) for tp, compact in work)))
 
 
 async def _compacted(cluster: Cluster, topics: list[Topic]) -> set[str]:
-    found = await describe_topics_configs(cluster, [each.name for each in topics], [CLEANUP])
+    configs = await describe_topics_configs(cluster, [topic.name for topic in topics], [CLEANUP])
     return {
         name
-        for name, entries in found.items()
+        for name, entries in configs.items()
         if not isinstance(entries, Refused)
         for entry in entries
         if entry.name == CLEANUP and "compact" in (entry.value or "")
@@ -107,8 +105,8 @@ async def _sizes(cluster: Cluster) -> dict[TopicPartition, int]:
             note(f"broker {node_id} did not describe its log directories: {error}")
             continue
         for entry in dirs:
-            for where, size in entry.replicas.items():
-                sizes[where] = max(size, sizes.get(where, 0))
+            for tp, size in entry.replicas.items():
+                sizes[tp] = max(size, sizes.get(tp, 0))
     return sizes
 
 
@@ -127,33 +125,33 @@ def _bar(total: int) -> Iterator[Advance]:
         yield lambda size: progress.advance(task, size)
 
 
-def verdict(found: Comparison) -> str:
+def verdict(comparison: Comparison) -> str:
     """Return the result of one partition in one word."""
-    if found.difference is not None:
+    if comparison.difference is not None:
         return "DIFFERENT"
-    if found.unread:
+    if comparison.unread:
         return "unread"
-    return "behind" if found.lagging else "same"
+    return "behind" if comparison.lagging else "same"
 
 
-def as_data(found: Comparison) -> dict[str, Any]:
+def as_data(comparison: Comparison) -> dict[str, Any]:
     """Return what ``--json`` shows of one partition."""
     return {
-        **found.partition._asdict(),
-        "verdict": verdict(found).lower(),
-        "replicas": list(found.replicas),
-        "from_offset": found.start,
-        "high_watermark": found.end,
-        "compared_to": found.reached,
-        "bytes": found.size,
+        **comparison.partition._asdict(),
+        "verdict": verdict(comparison).lower(),
+        "replicas": list(comparison.replicas),
+        "from_offset": comparison.start,
+        "high_watermark": comparison.end,
+        "compared_to": comparison.reached,
+        "bytes": comparison.size,
         "difference": None
-        if found.difference is None
+        if comparison.difference is None
         else {
-            "offset": found.difference.offset,
-            "held": {str(broker): what for broker, what in found.difference.held.items()},
+            "offset": comparison.difference.offset,
+            "held": {str(broker): what for broker, what in comparison.difference.held.items()},
         },
-        "unread": {str(broker): why for broker, why in found.unread.items()},
-        "behind": {str(broker): mark for broker, mark in found.lagging.items()},
+        "unread": {str(broker): why for broker, why in comparison.unread.items()},
+        "behind": {str(broker): mark for broker, mark in comparison.lagging.items()},
     }
 
 
@@ -162,47 +160,47 @@ def _print(compared: list[Comparison]) -> None:
         ["Partition", "Replicas", "From", "HighWatermark", "ComparedTo", "Size", "Verdict"],
         [
             [
-                str(each.partition),
-                ",".join(map(str, each.replicas)),
-                each.start,
-                each.end,
-                each.reached,
-                readable(each.size),
-                verdict(each),
+                str(one.partition),
+                ",".join(map(str, one.replicas)),
+                one.start,
+                one.end,
+                one.reached,
+                readable(one.size),
+                verdict(one),
             ]
-            for each in compared
+            for one in compared
         ],
         right=["From", "HighWatermark", "ComparedTo", "Size"],
         spare=["From", "HighWatermark"],
         folds=["Verdict"],
     )
-    for each in compared:
-        if each.difference is not None:
-            say(f"{each.partition}: the replicas differ from offset {each.difference.offset} on")
-            for broker, what in sorted(each.difference.held.items()):
+    for one in compared:
+        if one.difference is not None:
+            say(f"{one.partition}: the replicas differ from offset {one.difference.offset} on")
+            for broker, what in sorted(one.difference.held.items()):
                 say(f"      broker {broker}: {what}")
             say(
                 "      -> keep the disks; the replica that differs from the others is probably the "
                 "wrong one: stop its broker, move that partition's directory away, restart it"
             )
-        for broker, mark in sorted(each.lagging.items()):
-            say(f"{each.partition}: broker {broker} lags, its high watermark is {mark}")
+        for broker, mark in sorted(one.lagging.items()):
+            say(f"{one.partition}: broker {broker} lags, its high watermark is {mark}")
     for (broker, why), places in sorted(_unread(compared).items()):
         many = "a replica" if len(places) == 1 else f"{len(places)} replicas"
         say(f"broker {broker}: {many} could not be read ({named(places)}): {why}")
-    wrong = sum(each.difference is not None for each in compared)
-    unread = sum(each.difference is None and bool(each.unread) for each in compared)
-    total = readable(sum(each.size for each in compared))
-    said = f", {unread} could not be compared completely" if unread else ""
-    say(f"{len(compared)} partitions, {total} of each replica: {wrong} differ{said}")
+    wrong = sum(one.difference is not None for one in compared)
+    unread = sum(one.difference is None and bool(one.unread) for one in compared)
+    total = readable(sum(one.size for one in compared))
+    unread_text = f", {unread} could not be compared completely" if unread else ""
+    say(f"{len(compared)} partitions, {total} of each replica: {wrong} differ{unread_text}")
 
 
 def _unread(compared: list[Comparison]) -> dict[tuple[int, str], list[str]]:
     """Return the partitions whose replica on a broker could not be read, by broker and reason."""
-    found: dict[tuple[int, str], list[str]] = {}
-    for each in compared:
-        for broker, why in each.unread.items():
+    by_reason: dict[tuple[int, str], list[str]] = {}
+    for one in compared:
+        for broker, why in one.unread.items():
             # The same reason for several partitions differs only in the partition's name.
-            reason = why.replace(f"{each.partition} on broker {broker}: ", "")
-            found.setdefault((broker, reason), []).append(str(each.partition))
-    return found
+            reason = why.replace(f"{one.partition} on broker {broker}: ", "")
+            by_reason.setdefault((broker, reason), []).append(str(one.partition))
+    return by_reason

@@ -247,9 +247,9 @@ def _print_unknown(unknown: list[dict[str, Any]]) -> None:
         print_table(COLUMNS, _rows(others), right=NUMBERS, spare=["Epoch"])
         _print_configs([x for x in others if not x.get("is_known")])
     for topic in internal:
-        partitions = {each["partition"] for each in topic["replicas"]}
-        full = {each["partition"] for each in topic["replicas"] if each["end_offset"] > 0}
-        brokers = ", ".join(map(str, sorted({each["broker"] for each in topic["replicas"]})))
+        partitions = {replica["partition"] for replica in topic["replicas"]}
+        full = {replica["partition"] for replica in topic["replicas"] if replica["end_offset"] > 0}
+        brokers = ", ".join(map(str, sorted({replica["broker"] for replica in topic["replicas"]})))
         say(
             f"{topic['topic']} (internal): {len(partitions)} partitions, {len(full) or 'none'} "
             f"with records, on brokers {brokers}; --json lists them."
@@ -273,11 +273,11 @@ def _rows(unknown: list[dict[str, Any]]) -> list[list[Any]]:
         [
             topic["topic"],
             topic["topic_id"],
-            each["partition"],
-            each["broker"],
-            each["leader_epoch"],
-            each["end_offset"],
+            replica["partition"],
+            replica["broker"],
+            replica["leader_epoch"],
+            replica["end_offset"],
         ]
         for topic in unknown
-        for each in topic["replicas"]
+        for replica in topic["replicas"]
     ]

@@ -33,28 +33,28 @@ def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None
     """
     asked = CommonOptions.of(context)
     wanted = topic_pattern(topic)
-    found = run(
+    answers = run(
         asked.bootstrap_server,
         describe_unclean,
         command_config=asked.command_config,
         awaited=CONTROLLER,
         at_most_s=CONDITION_TIMEOUT_MS / 1000,
     )
-    if found is None:
+    if answers is None:
         raise Failed("this cluster keeps no record of unclean elections: it does not run tidelog")
-    elections = [each for each in found if wanted.fullmatch(each["topic"])]
+    elections = [election for election in answers if wanted.fullmatch(election["topic"])]
     if asked.as_json:
         print_json(elections)
         return
     if not elections:
         say("No unclean election is on record.")
         return
-    shown = [each for each in elections if not lost_nothing(each)]
+    shown = [election for election in elections if not lost_nothing(election)]
     if len(shown) < len(elections):
         say(f"Without a loss: {len(elections) - len(shown)} unclean elections (--json lists them).")
     if not shown:
         return
-    found_rows = [row for each in shown for row in rows_of(each)]
+    found_rows = [row for election in shown for row in rows_of(election)]
     print_table(COLUMNS, found_rows, right=NUMBERS, spare=["Had", "Epochs"], folds=["Had"])
     for line in missing(shown):
         note(line)

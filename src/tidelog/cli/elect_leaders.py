@@ -63,38 +63,38 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     elif source == "--path-to-json-file":
         wanted = read_partitions(text_of(flags["path_to_json_file"]))
     kind = ElectionType[flags["election_type"].upper()]
-    found = run(
+    outcomes = run(
         bootstrap_server,
         lambda cluster: elect_leaders(cluster, kind, wanted),
         command_config=command_config,
         awaited=CONTROLLER,
     )
-    _show(found, kind, flags["as_json"])
+    _show(outcomes, kind, flags["as_json"])
 
 
-def _show(found: dict[TopicPartition, Refused | None], kind: ElectionType, as_json: bool) -> None:
+def _show(errors: dict[TopicPartition, Refused | None], kind: ElectionType, as_json: bool) -> None:
     needless = ErrorCode.ELECTION_NOT_NEEDED
-    elected = sorted(where for where, refusal in found.items() if refusal is None)
-    valid = sorted(w for w, refusal in found.items() if refusal and refusal.code is needless)
-    refused = {w: r for w, r in sorted(found.items()) if r and r.code is not needless}
+    elected = sorted(tp for tp, refusal in errors.items() if refusal is None)
+    valid = sorted(w for w, refusal in errors.items() if refusal and refusal.code is needless)
+    refused = {w: r for w, r in sorted(errors.items()) if r and r.code is not needless}
     if as_json:
         print_json(
             {
                 "election_type": kind.name.lower(),
-                "elected": [where._asdict() for where in elected],
-                "not_needed": [where._asdict() for where in valid],
+                "elected": [tp._asdict() for tp in elected],
+                "not_needed": [tp._asdict() for tp in valid],
                 "refused": [
-                    {**where._asdict(), "error": refusal.code.name, "reason": refusal.reason}
-                    for where, refusal in refused.items()
+                    {**tp._asdict(), "error": refusal.code.name, "reason": refusal.reason}
+                    for tp, refusal in refused.items()
                 ],
             }
         )
     else:
-        for where in elected:
-            say(f"{where}: a {kind.name.lower()} leader was elected.")
-        for where in valid:
-            say(f"{where}: no election needed.")
-        if not found:
+        for tp in elected:
+            say(f"{tp}: a {kind.name.lower()} leader was elected.")
+        for tp in valid:
+            say(f"{tp}: no election needed.")
+        if not errors:
             say("No partition needs an election.")
     for refusal in refused.values():
         raise refusal
@@ -105,12 +105,12 @@ def read_partitions(text: str) -> list[TopicPartition]:
     form = '{"partitions": [{"topic": "t", "partition": 0}]}'
     try:
         rows = json.loads(text)["partitions"]
-        found = [TopicPartition(row["topic"], row["partition"]) for row in rows]
+        partitions = [TopicPartition(row["topic"], row["partition"]) for row in rows]
     except (ValueError, KeyError, TypeError):
         raise WrongUsage(f"--path-to-json-file takes JSON of the form {form}") from None
-    sound = all(isinstance(w.topic, str) and isinstance(w.partition, int) for w in found)
-    if not found or not sound:
+    sound = all(isinstance(w.topic, str) and isinstance(w.partition, int) for w in partitions)
+    if not partitions or not sound:
         raise WrongUsage(f"--path-to-json-file takes JSON of the form {form}")
-    if len(set(found)) != len(found):
+    if len(set(partitions)) != len(partitions):
         raise WrongUsage("--path-to-json-file names a partition more than once")
-    return found
+    return partitions

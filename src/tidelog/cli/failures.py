@@ -70,15 +70,15 @@ def explain(error: ClientError, instead: str = "") -> str:
         return f"{error}; {advice}" if advice else str(error)
     if not isinstance(error, Refused):
         return str(error)
-    said = error.reason.rstrip(".")
-    if not said or error.code in _SAID_BETTER:
-        said = _WORDS.get(error.code, "was refused")
-        text = f"{error.subject} {said}"
-    elif said.startswith(f"The {error.subject.replace(chr(39), '')} "):
+    reason = error.reason.rstrip(".")
+    if not reason or error.code in _SAID_BETTER:
+        reason = _WORDS.get(error.code, "was refused")
+        text = f"{error.subject} {reason}"
+    elif reason.startswith(f"The {error.subject.replace(chr(39), '')} "):
         # The reason names its subject itself.
-        text = said
+        text = reason
     else:
-        text = f"{error.subject}: {said}"
+        text = f"{error.subject}: {reason}"
     advice = instead or _ADVICE.get(error.code)
     if error.code in _SAID_BY_BROKERS and error.reason:
         advice = None
@@ -101,9 +101,9 @@ def run(command: click.Command, words: list[str]) -> int:
         error.show()
         return WRONG_USAGE
     except click.UsageError as error:
-        where = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
-        said = _RANGE.sub("is not a whole number", error.format_message().strip().rstrip("."))
-        print_error(f"{said}{where}")
+        hint = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
+        message = _RANGE.sub("is not a whole number", error.format_message().strip().rstrip("."))
+        print_error(f"{message}{hint}")
         return WRONG_USAGE
     except click.ClickException as error:
         print_error(error.format_message())
@@ -122,9 +122,9 @@ def run(command: click.Command, words: list[str]) -> int:
     except OSError as error:
         # Mostly a full disk at a redirection (`>`); the exit must not try to write again.
         _drop_output()
-        where = f"{error.filename}: " if error.filename else ""
-        said = error.strerror or str(error) or repr(error)
-        print(f"error: {where}{said}", file=sys.stderr)
+        file = f"{error.filename}: " if error.filename else ""
+        message = error.strerror or str(error) or repr(error)
+        print(f"error: {file}{message}", file=sys.stderr)
         return FAILED
 
 

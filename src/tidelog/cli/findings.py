@@ -109,7 +109,7 @@ class ClusterFacts:
 
 def judge(facts: ClusterFacts) -> list[Finding]:
     """Return the findings, the worst first."""
-    found = [
+    findings = [
         *_condition(facts),
         *_controllers(facts),
         *_brokers(facts),
@@ -123,22 +123,22 @@ def judge(facts: ClusterFacts) -> list[Finding]:
         *_groups(facts),
     ]
     order = {Severity.BAD: 0, Severity.NOTICE: 1, Severity.GOOD: 2}
-    return sorted(found, key=lambda finding: order[finding.level])
+    return sorted(findings, key=lambda finding: order[finding.level])
 
 
 def _condition(facts: ClusterFacts) -> list[Finding]:
     """The problems in the controller's report."""
     if isinstance(facts.condition, ClientError):
-        reasons = sorted({str(each["why"]) for each in facts.controllers if each.get("why")})
+        reasons = sorted({str(one["why"]) for one in facts.controllers if one.get("why")})
         if reasons:
             what = f"no controller can be active: {named(reasons)}"
             advice = "start the store; the controllers run and go on by themselves"
             return [Finding(Severity.BAD, what, advice, "store_silent")]
-        own = [each for each in facts.own.values() if isinstance(each, Mapping)]
+        own = [one for one in facts.own.values() if isinstance(one, Mapping)]
         # Brokers of older versions do not say where they look for it.
-        tried = sorted({address for each in own for address in each.get("controllers", ())})
-        where = f" (brokers ask at {', '.join(tried)})" if tried else ""
-        what = f"the controller does not respond{where}: {facts.condition}"
+        tried = sorted({address for one in own for address in one.get("controllers", ())})
+        asked = f" (brokers ask at {', '.join(tried)})" if tried else ""
+        what = f"the controller does not respond{asked}: {facts.condition}"
         advice = (
             "start a process with the role controller there, or read the log of the one that runs"
         )
@@ -160,7 +160,7 @@ def _condition(facts: ClusterFacts) -> list[Finding]:
 
 def _controllers(facts: ClusterFacts) -> list[Finding]:
     """The controllers that brokers' files name: which one is active, and which are missing."""
-    silent = [str(each["address"]) for each in facts.controllers if each["active"] is None]
+    silent = [str(one["address"]) for one in facts.controllers if one["active"] is None]
     if silent:
         what = f"{len(silent)} of {len(facts.controllers)} controllers do not respond: "
         advice = (
@@ -168,15 +168,15 @@ def _controllers(facts: ClusterFacts) -> list[Finding]:
             "are not replaced"
         )
         return [Finding(Severity.BAD, what + named(silent), advice, "controllers_silent")]
-    standing = [each for each in facts.controllers if not each["active"]]
+    standing = [controller for controller in facts.controllers if not controller["active"]]
     if not standing:
         return []
-    ids = [each["controller_id"] or each["address"] for each in standing]
+    ids = [one["controller_id"] or one["address"] for one in standing]
     return [Finding(Severity.GOOD, f"controllers that stand by: {named(ids)}")]
 
 
 def _brokers(facts: ClusterFacts) -> list[Finding]:
-    found = []
+    findings = []
     alive = {broker.node_id for broker in facts.brokers}
     missing = sorted(
         {
@@ -189,18 +189,18 @@ def _brokers(facts: ClusterFacts) -> list[Finding]:
     )
     if missing and facts.reported is None:
         what = f"broker {named(missing)} has replicas and is not alive"
-        found.append(Finding(Severity.BAD, what, "start it", "brokers_dead", brokers=missing))
+        findings.append(Finding(Severity.BAD, what, "start it", "brokers_dead", brokers=missing))
     if facts.controller_id < 0 and facts.reported is None:
         what = "no controller is active: topics cannot be changed, leaders are not replaced"
         advice = "start a process with the role controller, and read its log"
-        found.append(Finding(Severity.BAD, what, advice, "no_controller"))
+        findings.append(Finding(Severity.BAD, what, advice, "no_controller"))
     reported = {} if facts.reported is None else facts.reported.get("brokers", {})
     # A broker that is suspected, or not registered yet, is not reported as good.
-    all_well = all(each.get("condition", "alive") == "alive" for each in reported.values())
-    if not found and not missing and all_well and facts.is_current:
-        where = ", ".join(f"{b.node_id} at {b.host}:{b.port}" for b in facts.brokers)
-        found.append(Finding(Severity.GOOD, f"brokers: {where}; controller {facts.controller}"))
-    return found
+    all_well = all(one.get("condition", "alive") == "alive" for one in reported.values())
+    if not findings and not missing and all_well and facts.is_current:
+        shown = ", ".join(f"{b.node_id} at {b.host}:{b.port}" for b in facts.brokers)
+        findings.append(Finding(Severity.GOOD, f"brokers: {shown}; controller {facts.controller}"))
+    return findings
 
 
 def _partitions(facts: ClusterFacts) -> list[Finding]:
@@ -264,7 +264,7 @@ def _single_replicas(facts: ClusterFacts) -> list[Finding]:
     ]
     if not places:
         return []
-    names = list(dict.fromkeys(where.topic for where in users_first(places)))
+    names = list(dict.fromkeys(tp.topic for tp in users_first(places)))
     what = f"topics with one replica alone: {named(names)}"
     advice = (
         "if their records must outlive a disk: tidelog reassign-partitions; new topics get "
@@ -276,32 +276,32 @@ def _single_replicas(facts: ClusterFacts) -> list[Finding]:
 def _moves(facts: ClusterFacts) -> list[Finding]:
     """Moves whose copy has no room: the controller does not know the log directories."""
     held = {
-        (node_id, where): size
+        (node_id, tp): size
         for node_id, dirs in facts.log_dirs.items()
         if not isinstance(dirs, ClientError)
         for entry in dirs
-        for where, size in entry.replicas.items()
+        for tp, size in entry.replicas.items()
     }
     waiting: list[TopicPartition] = []
     brokers: set[int] = set()
     for row in (facts.reported or {}).get(REASSIGNMENTS, ()):
-        where = TopicPartition(row["topic"], row["partition"])
-        whole = max((held.get((broker, where), 0) for broker in row["replicas"]), default=0)
+        tp = TopicPartition(row["topic"], row["partition"])
+        whole = max((held.get((broker, tp), 0) for broker in row["replicas"]), default=0)
         for target in set(row["target_replicas"] or ()).difference(row["replicas"]):
             dirs = facts.log_dirs.get(target, ())
-            rest = whole - held.get((target, where), 0)
-            if not isinstance(dirs, ClientError) and lacks_room(dirs, where, rest):
-                waiting.append(where)
+            rest = whole - held.get((target, tp), 0)
+            if not isinstance(dirs, ClientError) and lacks_room(dirs, tp, rest):
+                waiting.append(tp)
                 brokers.add(target)
     if not waiting:
         return []
-    places, at = users_first(set(waiting)), sorted(brokers)
-    what = f"{named(places)}: the move waits for room in a log directory of broker {named(at)}"
+    places, ids = users_first(set(waiting)), sorted(brokers)
+    what = f"{named(places)}: the move waits for room in a log directory of broker {named(ids)}"
     advice = (
         "make room there, or move to another broker, or cancel: tidelog reassign-partitions; the "
         "copy goes on by itself when there is room"
     )
-    return [_of_places(what, advice, "moves_wait_for_room", places, at)]
+    return [_of_places(what, advice, "moves_wait_for_room", places, ids)]
 
 
 def _strays(facts: ClusterFacts) -> list[Finding]:
@@ -324,26 +324,26 @@ def _strays(facts: ClusterFacts) -> list[Finding]:
         x for x in (facts.reported or {}).get("problems", ()) if x.get("kind") == "replicas_late"
     ]
     strays = [
-        (where, node_id)
+        (tp, node_id)
         for node_id, dirs in sorted(facts.log_dirs.items())
         if not isinstance(dirs, ClientError)
         for entry in dirs
-        for where in users_first(entry.replicas)
-        if (where, node_id) not in targets
-        and where.partition not in unpublished.get(where.topic, ())
-        and not any(_is_assigned(view, where, node_id) for view in views)
-        and not any(str(where) in x["partitions"] and node_id in x["brokers"] for x in late)
+        for tp in users_first(entry.replicas)
+        if (tp, node_id) not in targets
+        and tp.partition not in unpublished.get(tp.topic, ())
+        and not any(_is_assigned(view, tp, node_id) for view in views)
+        and not any(str(tp) in x["partitions"] and node_id in x["brokers"] for x in late)
     ]
     if not strays:
         return []
-    said = [f"{where} on broker {node_id}" for where, node_id in strays]
-    what = f"replicas that are not assigned to their broker: {named(said)}"
+    lines = [f"{tp} on broker {node_id}" for tp, node_id in strays]
+    what = f"replicas that are not assigned to their broker: {named(lines)}"
     advice = (
         "if topics were just deleted or moved, wait: the controller will have them removed; "
         "otherwise read those brokers' logs"
     )
     brokers = sorted({node_id for _, node_id in strays})
-    return [_of_places(what, advice, "strays", [where for where, _ in strays], brokers)]
+    return [_of_places(what, advice, "strays", [tp for tp, _ in strays], brokers)]
 
 
 def _of_places(
@@ -354,33 +354,33 @@ def _of_places(
     brokers: Sequence[int] = (),
     level: Severity = Severity.BAD,
 ) -> Finding:
-    listed = [str(where) for where in places[:NAMES_LISTED]]
+    listed = [str(tp) for tp in places[:NAMES_LISTED]]
     return Finding(level, what, advice, kind, listed, brokers)
 
 
 def _quarantined(facts: ClusterFacts) -> list[Finding]:
     """Quarantined replicas that no broker will remove, because it was restarted since."""
     kept = {
-        node_id: [each["path"] for each in own["set_aside"] if each["removed_at_ms"] is None]
+        node_id: [entry["path"] for entry in own["set_aside"] if entry["removed_at_ms"] is None]
         for node_id, own in sorted(facts.own.items())
         if own is not None and not isinstance(own, ClientError)
     }
-    found = []
+    findings = []
     for node_id, paths in kept.items():
         if paths:
             what = f"broker {node_id} keeps quarantined replicas: {named(paths)}"
             advice = "its log has the reason; they stay until you remove these directories"
-            found.append(Finding(Severity.NOTICE, what, advice, "set_aside", brokers=[node_id]))
-    return found
+            findings.append(Finding(Severity.NOTICE, what, advice, "set_aside", brokers=[node_id]))
+    return findings
 
 
 def _versions(facts: ClusterFacts) -> list[Finding]:
     """Brokers with different versions or levels, or others than the controller's: half a roll."""
-    found = []
+    findings = []
     own = {
-        node_id: each
-        for node_id, each in sorted(facts.own.items())
-        if each is not None and not isinstance(each, ClientError)
+        node_id: answer
+        for node_id, answer in sorted(facts.own.items())
+        if answer is not None and not isinstance(answer, ClientError)
     }
     reported = {} if facts.reported is None else facts.reported
     for kind, name, of_all in (
@@ -388,86 +388,86 @@ def _versions(facts: ClusterFacts) -> list[Finding]:
         ("levels_differ", "level", "values of inter.broker.protocol.version"),
     ):
         by_value: dict[str, list[str]] = {}
-        for node_id, each in own.items():
-            by_value.setdefault(str(each[name]), []).append(f"broker {node_id}")
+        for node_id, answer in own.items():
+            by_value.setdefault(str(answer[name]), []).append(f"broker {node_id}")
         if name in reported:
             by_value.setdefault(str(reported[name]), []).append("the controller")
         if len(by_value) > 1:
-            said = "; ".join(f"{value} on {named(at)}" for value, at in sorted(by_value.items()))
+            values = "; ".join(f"{value} on {named(x)}" for value, x in sorted(by_value.items()))
             advice = "finish the upgrade: docs/operating/upgrade.md"
             resized = [name for name, topic in facts.topics.items() if topic.resize_epoch > 0]
             if kind == "levels_differ" and resized and _UNORDERED.intersection(by_value):
                 # Brokers start below it, and the controller, the last one of a roll, does not.
                 advice = f"go up to {LATEST.name}: {named(resized)} resized, there is no way back"
-            found.append(Finding(Severity.NOTICE, f"several {of_all}: {said}", advice, kind))
-    return found
+            findings.append(Finding(Severity.NOTICE, f"several {of_all}: {values}", advice, kind))
+    return findings
 
 
-def _is_assigned(topics: Mapping[str, Topic], where: TopicPartition, node_id: int) -> bool:
-    topic = topics.get(where.topic)
-    partition = None if topic is None else topic.partitions.get(where.partition)
+def _is_assigned(topics: Mapping[str, Topic], tp: TopicPartition, node_id: int) -> bool:
+    topic = topics.get(tp.topic)
+    partition = None if topic is None else topic.partitions.get(tp.partition)
     return partition is not None and node_id in partition.replicas
 
 
 def _disks(facts: ClusterFacts) -> list[Finding]:
-    found = []
+    made = []
     for node_id, dirs in sorted(facts.log_dirs.items()):
         if isinstance(dirs, ClientError):
             what = f"broker {node_id} did not describe its log directories: {dirs}"
             advice = "read its log"
-            found.append(Finding(Severity.BAD, what, advice, "broker_silent", brokers=[node_id]))
+            made.append(Finding(Severity.BAD, what, advice, "broker_silent", brokers=[node_id]))
             continue
         for entry in dirs:
-            where = f"broker {node_id}, {entry.path}"
+            place = f"broker {node_id}, {entry.path}"
             if entry.error is not None:
-                what = f"{where}: out of service ({entry.error.code.name})"
+                what = f"{place}: out of service ({entry.error.code.name})"
                 advice = "read its log, repair the disk, restart the broker"
-                found.append(Finding(Severity.BAD, what, advice, "disk_failed", brokers=[node_id]))
+                made.append(Finding(Severity.BAD, what, advice, "disk_failed", brokers=[node_id]))
                 continue
             size = sum(entry.replicas.values())
-            said = f"{where}: {len(entry.replicas)} replicas, {readable(size)}"
+            line = f"{place}: {len(entry.replicas)} replicas, {readable(size)}"
             if entry.total_bytes <= 0:
-                found.append(Finding(Severity.GOOD, said))
+                made.append(Finding(Severity.GOOD, line))
                 continue
             share = entry.usable_bytes / entry.total_bytes
-            said += f", {readable(entry.usable_bytes)} of the disk free"
+            line += f", {readable(entry.usable_bytes)} of the disk free"
             level = Severity.GOOD
             if share < LOW_DISK_SHARE:
                 level = Severity.BAD if share < FULL_DISK_SHARE else Severity.NOTICE
             advice = "" if level is Severity.GOOD else "make room, or shorten retention"
             kind = "disk_full" if advice else ""
-            found.append(Finding(level, said, advice, kind, brokers=[node_id]))
-    return found
+            made.append(Finding(level, line, advice, kind, brokers=[node_id]))
+    return made
 
 
 def _groups(facts: ClusterFacts) -> list[Finding]:
-    found = []
+    made = []
     for node_id, error in facts.groups_unknown.items():
         # One finding is enough for a broker that does not respond at all.
         if not isinstance(facts.log_dirs.get(node_id), ClientError):
             what = f"broker {node_id} did not list its groups: {error}"
             advice = "read its log"
-            found.append(Finding(Severity.BAD, what, advice, "groups_unknown", brokers=[node_id]))
+            made.append(Finding(Severity.BAD, what, advice, "groups_unknown", brokers=[node_id]))
     for group, committed in facts.committed.items():
         if isinstance(committed, ClientError):
             what = f"group {group}: its offsets cannot be read: {committed}"
             advice = "check the broker that coordinates it"
-            found.append(Finding(Severity.BAD, what, advice, "group_unreadable", groups=[group]))
+            made.append(Finding(Severity.BAD, what, advice, "group_unreadable", groups=[group]))
             continue
-        gone = sorted({where.topic for where in committed if where.topic not in facts.topics})
+        gone = sorted({tp.topic for tp in committed if tp.topic not in facts.topics})
         if gone:
             what = f"group {group} has offsets of topics that do not exist: {named(gone)}"
             advice = (
                 "delete them with `tidelog groups --delete-offsets` if the topics are gone for good"
             )
             kind = "group_offsets_of_nothing"
-            found.append(Finding(Severity.NOTICE, what, advice, kind, groups=[group]))
-    if not found:
+            made.append(Finding(Severity.NOTICE, what, advice, kind, groups=[group]))
+    if not made:
         moving = sum(1 for group in facts.groups if "Rebalanc" in group.state)
-        said = f", {moving} rebalancing" if moving else ""
+        more = f", {moving} rebalancing" if moving else ""
         count = len(facts.groups)
-        found.append(Finding(Severity.GOOD, f"{count} group{'' if count == 1 else 's'}{said}"))
-    return found
+        made.append(Finding(Severity.GOOD, f"{count} group{'' if count == 1 else 's'}{more}"))
+    return made
 
 
 def counted(count: int, what: str) -> str:
@@ -477,7 +477,7 @@ def counted(count: int, what: str) -> str:
 
 def users_first(places: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return partitions in order, those of internal topics last: there are fifty of them."""
-    return sorted(places, key=lambda where: (where.topic in INTERNAL_TOPICS, where))
+    return sorted(places, key=lambda tp: (tp.topic in INTERNAL_TOPICS, tp))
 
 
 def named(names: Sequence[object]) -> str:

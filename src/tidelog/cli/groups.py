@@ -118,24 +118,24 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
 def parse_states(text: str | None) -> list[str]:
     """Parse ``Stable,empty`` as Kafka's tool does: case does not matter. Raises WrongUsage."""
     by_lower = {state.lower(): state for state in (*STATES, *NEWER_STATES)}
-    found = [piece.strip() for piece in (text or "").split(",") if piece.strip()]
-    for piece in found:
+    names = [piece.strip() for piece in (text or "").split(",") if piece.strip()]
+    for piece in names:
         if piece.lower() not in by_lower:
             raise WrongUsage(f"--state {piece!r} is not a group state: use {', '.join(STATES)}")
-    return [by_lower[piece.lower()] for piece in found]
+    return [by_lower[piece.lower()] for piece in names]
 
 
 async def _listed(cluster: Cluster, states: Iterable[str] = ()) -> list[admin.GroupListing]:
     """Return the groups that have a coordinator; say when there may be others."""
     unlisted: list[str] = []
-    found = await admin.list_groups(cluster, states, unlisted)
+    groups = await admin.list_groups(cluster, states, unlisted)
     for line in unlisted:
         note(line)
-    return found
+    return groups
 
 
 async def _list(cluster: Cluster, flags: dict[str, Any]) -> int:
-    found = await _listed(cluster, flags["states"])
+    groups = await _listed(cluster, flags["states"])
     if flags["as_json"]:
         print_json(
             [
@@ -145,13 +145,13 @@ async def _list(cluster: Cluster, flags: dict[str, Any]) -> int:
                     "state": group.state,
                     "type": group.kind,
                 }
-                for group in found
+                for group in groups
             ]
         )
     elif flags["state"] is not None:
-        print_table(["GROUP", "STATE"], [[group.group_id, group.state] for group in found])
+        print_table(["GROUP", "STATE"], [[group.group_id, group.state] for group in groups])
     else:
-        for group in found:
+        for group in groups:
             say(group.group_id)
     return 0
 
@@ -192,27 +192,27 @@ async def describe(cluster: Cluster, group: str, *, has_ends: bool = True) -> di
     ``has_ends=False`` asks no leader for ends and lag, which are None then, as that of a partition
     whose leader does not say it: that one is named, and holds up nothing else.
     """
-    found = await admin.describe_group(cluster, group)
+    group_shown = await admin.describe_group(cluster, group)
     committed = await committed_offsets(cluster, group)
-    if found.state == DEAD and not committed:
+    if group_shown.state == DEAD and not committed:
         raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group!r}")
-    owners = {where: member for member in found.members for where in member.assignment}
+    owners = {tp: member for member in group_shown.members for tp in member.assignment}
     partitions = sorted({*committed, *owners})
-    view = await cluster.describe(sorted({where.topic for where in partitions}))
-    alive = [where for where in partitions if view.partition(where) is not None]
+    view = await cluster.describe(sorted({tp.topic for tp in partitions}))
+    alive = [tp for tp in partitions if view.partition(tp) is not None]
     ends = await _ends(cluster, view, alive) if has_ends else {}
-    positions = {where: committed[where].offset for where in ends if where in committed}
+    positions = {tp: committed[tp].offset for tp in ends if tp in committed}
     lags = await lags_of(cluster, positions, ends)
     rows = []
-    for where in partitions:
-        position = committed.get(where)
-        owner = owners.get(where)
+    for tp in partitions:
+        position = committed.get(tp)
+        owner = owners.get(tp)
         rows.append(
             {
-                **where._asdict(),
+                **tp._asdict(),
                 "current_offset": None if position is None else position.offset,
-                "log_end_offset": ends.get(where),
-                "lag": lags.get(where),
+                "log_end_offset": ends.get(tp),
+                "lag": lags.get(tp),
                 "consumer_id": owner.member_id if owner else None,
                 "host": owner.host if owner else None,
                 "client_id": owner.client_id if owner else None,
@@ -220,10 +220,10 @@ async def describe(cluster: Cluster, group: str, *, has_ends: bool = True) -> di
         )
     return {
         "group": group,
-        "state": found.state,
-        "protocol_type": found.protocol_type,
-        "assignor": found.assignor,
-        "coordinator": found.coordinator,
+        "state": group_shown.state,
+        "protocol_type": group_shown.protocol_type,
+        "assignor": group_shown.assignor,
+        "coordinator": group_shown.coordinator,
         "members": [
             {
                 "member_id": member.member_id,
@@ -232,7 +232,7 @@ async def describe(cluster: Cluster, group: str, *, has_ends: bool = True) -> di
                 "host": member.host,
                 "partitions": [[w.topic, w.partition] for w in sorted(member.assignment)],
             }
-            for member in found.members
+            for member in group_shown.members
         ],
         "offsets": rows,
     }
@@ -243,18 +243,18 @@ async def _ends(
 ) -> dict[TopicPartition, int]:
     """Return the ends of partitions whose leaders say them; name the others."""
     asked, failed = [], dict[TopicPartition, ClientError]()
-    for where in partitions:
-        known = view.partition(where)
-        if known is not None and known.leader < 0:
-            failed[where] = Refused(ErrorCode.LEADER_NOT_AVAILABLE, str(where))
+    for tp in partitions:
+        listed = view.partition(tp)
+        if listed is not None and listed.leader < 0:
+            failed[tp] = Refused(ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
         else:
-            asked.append(where)
+            asked.append(tp)
     patience = min(cluster.settings.default_api_timeout_ms, ENDS_TIMEOUT_MS)
     wanted = dict.fromkeys(asked, LATEST)
-    found = await list_offsets(cluster, wanted, timeout_ms=patience, failed=failed)
-    for where, error in sorted(failed.items()):
-        note(f"the end and the lag of {where} are not shown: {error}")
-    return {where: each.offset for where, each in found.items()}
+    offsets = await list_offsets(cluster, wanted, timeout_ms=patience, failed=failed)
+    for tp, error in sorted(failed.items()):
+        note(f"the end and the lag of {tp} are not shown: {error}")
+    return {tp: offset.offset for tp, offset in offsets.items()}
 
 
 async def _add_gates(cluster: Cluster, shown: list[dict[str, Any]]) -> None:
@@ -321,7 +321,7 @@ async def _delete(cluster: Cluster, flags: dict[str, Any]) -> int:
         else:
             outcomes[group] = None
     if flags["as_json"]:
-        print_json({group: explain(each) if each else None for group, each in outcomes.items()})
+        print_json({group: explain(error) if error else None for group, error in outcomes.items()})
     else:
         for group, outcome in outcomes.items():
             if outcome is None:
@@ -340,7 +340,7 @@ async def _delete_offsets(cluster: Cluster, flags: dict[str, Any]) -> int:
         for text in flags["topic"]:
             name, indexes = parse_topic(text)
             if indexes is None:
-                indexes = [where.partition for where in committed if where.topic == name]
+                indexes = [tp.partition for tp in committed if tp.topic == name]
             partitions += [TopicPartition(name, index) for index in indexes]
         if not partitions:
             raise Refused(

@@ -123,7 +123,7 @@ async def work(cluster: Cluster, flags: dict[str, Any]) -> int:
                 f"group {group!r} has members (its state is {state}): stop its consumers first"
             )
         committed = await committed_offsets(cluster, group)
-        positions = {where: position.offset for where, position in committed.items()}
+        positions = {tp: position.offset for tp, position in committed.items()}
         if goal is Goal.FILE:
             partitions = sorted(wanted.get(group, {}))
         else:
@@ -135,7 +135,7 @@ async def work(cluster: Cluster, flags: dict[str, Any]) -> int:
         for group, positions in plan.items():
             if positions:
                 await commit_offsets(
-                    cluster, group, {where: Position(at) for where, at in positions.items()}
+                    cluster, group, {tp: Position(offset) for tp, offset in positions.items()}
                 )
     _print(plan, flags)
     return 0
@@ -146,7 +146,7 @@ async def _partitions(
 ) -> list[TopicPartition]:
     if flags["all_topics"]:
         return sorted(committed)
-    found = []
+    partitions = []
     for text in flags["topic"]:
         name, indexes = parse_topic(text)
         topic = (await cluster.topics([name]))[name]
@@ -154,8 +154,8 @@ async def _partitions(
         missing = [index for index in chosen if index not in topic.partitions]
         if missing:
             raise Failed(f"topic {name!r} has no partition {missing[0]}")
-        found += [TopicPartition(name, index) for index in chosen]
-    return found
+        partitions += [TopicPartition(name, index) for index in chosen]
+    return partitions
 
 
 async def _plan(
@@ -172,30 +172,30 @@ async def _plan(
     if goal is Goal.TIME:
         at_time = await list_offsets(cluster, dict.fromkeys(partitions, number))
     plan = {}
-    for where in partitions:
-        then = at_time[where].offset if where in at_time else -1
+    for tp in partitions:
+        then = at_time[tp].offset if tp in at_time else -1
         facts = OffsetFacts(
-            earliest[where].offset,
-            latest[where].offset,
-            committed.get(where),
+            earliest[tp].offset,
+            latest[tp].offset,
+            committed.get(tp),
             None if then < 0 else then,
         )
-        asked = wanted.get(where, number)
-        found = new_offset(goal, facts, asked)
-        if found is None:
-            note(f"{where}: skipped, the group has no committed offset to shift")
+        asked = wanted.get(tp, number)
+        offset = new_offset(goal, facts, asked)
+        if offset is None:
+            note(f"{tp}: skipped, the group has no committed offset to shift")
             continue
-        if goal in (Goal.OFFSET, Goal.FILE) and found != asked:
-            note(f"{where}: offset {asked} is outside the log: using {found}")
-        plan[where] = found
+        if goal in (Goal.OFFSET, Goal.FILE) and offset != asked:
+            note(f"{tp}: offset {asked} is outside the log: using {offset}")
+        plan[tp] = offset
     return plan
 
 
 def _print(plan: dict[str, dict[TopicPartition, int]], flags: dict[str, Any]) -> None:
     rows = [
-        (group, where.topic, where.partition, offset)
+        (group, tp.topic, tp.partition, offset)
         for group, positions in plan.items()
-        for where, offset in sorted(positions.items())
+        for tp, offset in sorted(positions.items())
     ]
     if flags["export"]:
         say(write_file(plan).rstrip("\n"))

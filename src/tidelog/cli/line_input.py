@@ -47,10 +47,10 @@ class LineInput:
         if self._ended:
             return None
         self._room.release()
-        found = self._chunks.popleft()
-        if isinstance(found, OSError):
-            raise Failed(f"standard input cannot be read: {found.strerror}")
-        return found
+        chunk = self._chunks.popleft()
+        if isinstance(chunk, OSError):
+            raise Failed(f"standard input cannot be read: {chunk.strerror}")
+        return chunk
 
     def _read(self) -> None:
         rest = b""
@@ -77,12 +77,12 @@ class LineInput:
                 self._hand_over(None)
                 return
 
-    def _hand_over(self, found: list[bytes] | OSError | None) -> None:
-        if found == []:
+    def _hand_over(self, chunk: list[bytes] | OSError | None) -> None:
+        if chunk == []:
             return
         self._room.acquire()
-        self._loop.call_soon_threadsafe(self._put, found)
+        self._loop.call_soon_threadsafe(self._put, chunk)
 
-    def _put(self, found: list[bytes] | OSError | None) -> None:
-        self._chunks.append(found)
+    def _put(self, chunk: list[bytes] | OSError | None) -> None:
+        self._chunks.append(chunk)
         self._came.set()

@@ -74,8 +74,8 @@ def _commands() -> click.Group:
 
                 return as_command(_serve)
             module = importlib.import_module(f"tidelog.cli.{cmd_name.replace('-', '_')}")
-            found: click.Command = module.command
-            return found
+            command: click.Command = module.command
+            return command
 
         def resolve_command(
             self, ctx: click.Context, args: list[str]

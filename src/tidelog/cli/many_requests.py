@@ -83,6 +83,6 @@ class SharedPatience:
                 return RequestTimedOut(f"{subject} was not asked: others did not answer in time")
         else:
             left_s = max(left_s, LAST_WAIT_S)
-        found = await in_time(ask(), subject, min(left_s, most_s))
-        self._met_silence |= isinstance(found, RequestTimedOut)
-        return found
+        answer = await in_time(ask(), subject, min(left_s, most_s))
+        self._met_silence |= isinstance(answer, RequestTimedOut)
+        return answer

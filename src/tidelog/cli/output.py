@@ -69,9 +69,9 @@ def _print_side_by_side(
             fold(row[index], width)
             for index, width in zip(layout.shown, layout.widths, strict=True)
         ]
-        for at in range(max(map(len, folded))):
+        for i in range(max(map(len, folded))):
             line = (" " * GAP).join(
-                padded(lines[at] if at < len(lines) else "", width, right=columns[index] in numbers)
+                padded(lines[i] if i < len(lines) else "", width, right=columns[index] in numbers)
                 for lines, width, index in zip(folded, layout.widths, layout.shown, strict=True)
             )
             _print_line(line.rstrip(), is_bold=number == 0)
@@ -88,8 +88,8 @@ def _print_blocks(
             if not row[index]:
                 continue
             name = padded(columns[index], names, right=False)
-            for at, line in enumerate(fold(row[index], values)):
-                head = click.style(name, bold=True) if at == 0 else " " * names
+            for piece, line in enumerate(fold(row[index], values)):
+                head = click.style(name, bold=True) if piece == 0 else " " * names
                 click.echo(f"{head}{' ' * GAP}{line}".rstrip())
 
 

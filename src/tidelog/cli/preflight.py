@@ -40,9 +40,9 @@ def check(configs: ServerConfigs, disk: Disk) -> str | None:
 
         if (why := why_locked(disk, configs.metadata_store.removeprefix(SQLITE))) is not None:
             raise Failed(why)
-    for each in configs.listeners:
-        if (error := ports.why_not(each.host, each.port)) is not None:
-            raise Failed(ports.sentence(each.name, each.host, each.port, error))
+    for listener in configs.listeners:
+        if (error := ports.why_not(listener.host, listener.port)) is not None:
+            raise Failed(ports.sentence(listener.name, listener.host, listener.port, error))
     if configs.metrics_address is not None:
         host, port = configs.metrics_address
         if (error := ports.why_not(host, port)) is not None:
@@ -51,7 +51,7 @@ def check(configs: ServerConfigs, disk: Disk) -> str | None:
 
 
 def _cluster_of(configs: ServerConfigs, disk: Disk) -> str | None:
-    found: dict[str, str] = {}
+    clusters: dict[str, str] = {}
     unusable = []
     for path in configs.log_dirs:
         try:
@@ -63,13 +63,13 @@ def _cluster_of(configs: ServerConfigs, disk: Disk) -> str | None:
         if isinstance(meta, DirectoryRefused):
             raise Failed(meta.reason)
         if meta is not None:
-            found.setdefault(meta.cluster_id, path)
+            clusters.setdefault(meta.cluster_id, path)
     if len(unusable) == len(configs.log_dirs):
         raise Failed("; ".join(unusable))
-    if len(found) > 1:
-        said = ", ".join(f"{path} belongs to cluster {each}" for each, path in found.items())
-        raise Failed(f"{said}: check log.dirs")
-    return next(iter(found), None)
+    if len(clusters) > 1:
+        both = ", ".join(f"{path} belongs to cluster {one}" for one, path in clusters.items())
+        raise Failed(f"{both}: check log.dirs")
+    return next(iter(clusters), None)
 
 
 async def with_host_name(configs: ServerConfigs) -> tuple[ServerConfigs, str | None]:
@@ -77,7 +77,7 @@ async def with_host_name(configs: ServerConfigs) -> tuple[ServerConfigs, str | N
 
     Returns the configuration, and the name, or None when no listener needs it.
     """
-    if all(each.host for each in configs.advertised_listeners):
+    if all(advertised_listener.host for advertised_listener in configs.advertised_listeners):
         return configs, None
     name = await _host_name()
     named = (replace(x, host=x.host or name) for x in configs.advertised_listeners)

@@ -121,8 +121,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     except (ClientError, Failed) as error:
         if not work.tally.taken:
             raise
-        said = explain(error) if isinstance(error, ClientError) else str(error)
-        raise Failed(f"{said}; {_records(work.tally.written)} written") from None
+        sentence = explain(error) if isinstance(error, ClientError) else str(error)
+        raise Failed(f"{sentence}; {_records(work.tally.written)} written") from None
     _print_summary(work, flags["topic"], time.monotonic() - begun, as_json=flags["as_json"])
 
 
@@ -134,9 +134,9 @@ def _print_summary(work: _SendJob, topic: str, took_s: float, *, as_json: bool) 
     written = f"{_records(tally.written)} written"
     if tally.first_error is not None:
         error = tally.first_error
-        said = explain(error) if isinstance(error, ClientError) else str(error)
+        sentence = explain(error) if isinstance(error, ClientError) else str(error)
         raise Failed(
-            f"{failed} of {tally.written + failed} records were not written: {said}; {written}"
+            f"{failed} of {tally.written + failed} records were not written: {sentence}; {written}"
         )
     if work.stopped is not None:
         raise Failed(f"{work.stopped}; {written}, and nothing from that line on")
@@ -160,7 +160,7 @@ def _lines(count: int) -> str:
 
 def send_settings(flags: dict[str, Any]) -> SendSettings:
     """Return what the flags and producer properties say. Raises WrongUsage."""
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "max_block_ms": MAX_BLOCK_MS,
         "batch_bytes": BATCH_BYTES,
         "create_topics": flags["create_topic"],
@@ -175,10 +175,10 @@ def send_settings(flags: dict[str, Any]) -> SendSettings:
     if acks not in ("all", "-1", "0", "1"):
         raise WrongUsage(f"acks must be all, -1, 0 or 1, not {acks!r}")
     idempotent = properties.pop("enable.idempotence", None)
-    found["acks"] = -1 if acks == "all" else int(acks)
-    found["compression"] = codec
-    found["idempotent"] = found["acks"] == -1 if idempotent is None else idempotent == "true"
-    if found["idempotent"] and found["acks"] != -1:
+    settings["acks"] = -1 if acks == "all" else int(acks)
+    settings["compression"] = codec
+    settings["idempotent"] = settings["acks"] == -1 if idempotent is None else idempotent == "true"
+    if settings["idempotent"] and settings["acks"] != -1:
         raise WrongUsage("enable.idempotence=true needs acks=all")
     for name, value in properties.items():
         if name not in _SETTINGS:
@@ -187,8 +187,8 @@ def send_settings(flags: dict[str, Any]) -> SendSettings:
             continue
         if not value.isdecimal():
             raise WrongUsage(f"{name} must be a number, not {value!r}")
-        found[_SETTINGS[name]] = int(value)
-    chosen = SendSettings(**found)
+        settings[_SETTINGS[name]] = int(value)
+    chosen = SendSettings(**settings)
     if flags["linger_ms"] is not None:
         chosen = replace(chosen, linger_ms=flags["linger_ms"])
     if flags["batch_size"] is not None:
@@ -253,9 +253,9 @@ class _SendJob:
             source.end()
             if ends:
                 closing.reschedule(loop.time() + FLUSH_ON_INTERRUPT_S)
-            for each in signals:
+            for other in signals:
                 # A second signal ends the command at once.
-                loop.remove_signal_handler(each)
+                loop.remove_signal_handler(other)
 
         for number in signals:
             loop.add_signal_handler(number, interrupt, number)
@@ -304,12 +304,12 @@ class _SendJob:
             await self._send(sender, parsed.records)
             for index, error in parsed.bad:
                 self.bad_lines += 1
-                said = f"line {number + index + 1}: {error}"
+                sentence = f"line {number + index + 1}: {error}"
                 if not self._lines.ignore_errors:
-                    self.stopped = said
+                    self.stopped = sentence
                     return
                 if self.bad_lines <= MOST_NOTED:
-                    note(said)
+                    note(sentence)
             number += len(lines)
 
     async def _send(self, sender: BulkSender, records: Columns) -> None:

@@ -114,20 +114,20 @@ class RecordFormat:
 
 
 def _values(properties: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in properties.items():
         if name not in names:
             raise WrongUsage(f"the property {name!r} is unknown; use one of {', '.join(names)}")
         if name.startswith(("parse.", "print.", "ignore.")):
             if text.lower() not in ("true", "false"):
                 raise WrongUsage(f"{name} must be true or false, not {text!r}")
-            found[names[name]] = text.lower() == "true"
+            values[names[name]] = text.lower() == "true"
         else:
             value = unescape(text)
             if not value and name.startswith(("key.sep", "headers.")):
                 raise WrongUsage(f"{name} must not be empty")
-            found[names[name]] = value
-    return found
+            values[names[name]] = value
+    return values
 
 
 def unescape(text: str) -> bytes:
@@ -171,20 +171,20 @@ def parse_lines(lines: Sequence[bytes], form: LineFormat) -> ParsedLines:
     if form.parse_key and not form.parse_headers and form.null_marker is None:
         cut = [line.partition(form.key_separator) for line in lines]
         if all(separator for _, separator, _ in cut):
-            return ParsedLines(Columns([each[2] for each in cut], [each[0] for each in cut]), bad)
-    found: list[ParsedLine] = []
+            return ParsedLines(Columns([line[2] for line in cut], [line[0] for line in cut]), bad)
+    parsed: list[ParsedLine] = []
     for index, line in enumerate(lines):
         try:
-            found.append(parse_line(line, form))
+            parsed.append(parse_line(line, form))
         except NotARecord as error:
             bad.append((index, error))
             if not form.ignore_errors:
                 break
     return ParsedLines(
         Columns(
-            [each.value for each in found],
-            [each.key for each in found] if form.parse_key else None,
-            [each.headers for each in found] if form.parse_headers else None,
+            [line.value for line in parsed],
+            [line.key for line in parsed] if form.parse_key else None,
+            [line.headers for line in parsed] if form.parse_headers else None,
         ),
         bad,
     )
@@ -202,8 +202,8 @@ def one_by_one(records: Columns) -> Iterator[Columns]:
 
 
 def _cut(text: bytes, separator: bytes, name: str) -> tuple[bytes, bytes]:
-    before, found, after = text.partition(separator)
-    if not found:
+    before, sign, after = text.partition(separator)
+    if not sign:
         raise NotARecord(f"it has no {name} ({separator.decode('utf-8', 'replace')!r})")
     return before, after
 
@@ -218,7 +218,7 @@ FIELDS = "tpoTksKSh"
 
 def parse_template(text: str) -> tuple[bytes | str, ...]:
     """Parse ``--format`` into text and fields. Raises WrongUsage for an unknown field."""
-    found: list[bytes | str] = []
+    parts: list[bytes | str] = []
     before, *pieces = re.split(r"%(.|\Z)", text, flags=re.DOTALL)
     literal = before
     for field, after in zip(pieces[::2], pieces[1::2], strict=True):
@@ -226,19 +226,19 @@ def parse_template(text: str) -> tuple[bytes | str, ...]:
             literal += "%" + after
             continue
         if not field or field not in FIELDS:
-            known = ", ".join(f"%{each}" for each in FIELDS)
-            raise WrongUsage(f"--format has no field '%{field}': use {known} or %%")
-        found += [unescape(literal), field]
+            names = ", ".join(f"%{letter}" for letter in FIELDS)
+            raise WrongUsage(f"--format has no field '%{field}': use {names} or %%")
+        parts += [unescape(literal), field]
         literal = after
-    return tuple(piece for piece in [*found, unescape(literal)] if piece)
+    return tuple(piece for piece in [*parts, unescape(literal)] if piece)
 
 
-def fill_template(form: RecordFormat, record: Record, where: TopicPartition) -> bytes:
+def fill_template(form: RecordFormat, record: Record, tp: TopicPartition) -> bytes:
     """Format a record with ``--format``; no line end is added."""
     null = form.null_literal
     values: dict[str, Callable[[], bytes]] = {
-        "t": where.topic.encode,
-        "p": lambda: b"%d" % where.partition,
+        "t": tp.topic.encode,
+        "p": lambda: b"%d" % tp.partition,
         "o": lambda: b"%d" % record.offset,
         "T": lambda: b"%d" % record.timestamp,
         "k": lambda: null if record.key is None else record.key,
@@ -251,7 +251,7 @@ def fill_template(form: RecordFormat, record: Record, where: TopicPartition) -> 
         ),
     }
     pieces = form.template or ()
-    return b"".join(values[each]() if isinstance(each, str) else each for each in pieces)
+    return b"".join(values[piece]() if isinstance(piece, str) else piece for piece in pieces)
 
 
 def format_values(values: list[bytes | None], form: RecordFormat) -> bytes:
@@ -260,7 +260,7 @@ def format_values(values: list[bytes | None], form: RecordFormat) -> bytes:
         return b""
     end = form.line_separator
     if None in values:
-        return b"".join((form.null_literal if each is None else each) + end for each in values)
+        return b"".join((form.null_literal if value is None else value) + end for value in values)
     return end.join(values) + end  # type: ignore[arg-type]
 
 
@@ -271,8 +271,8 @@ def format_record(
     pieces: list[bytes] = []
     if form.print_timestamp:
         kind = "LogAppendTime" if append_time else "CreateTime"
-        known = record.timestamp >= 0
-        pieces.append(f"{kind}:{record.timestamp}".encode() if known else b"NO_TIMESTAMP")
+        has_time = record.timestamp >= 0
+        pieces.append(f"{kind}:{record.timestamp}".encode() if has_time else b"NO_TIMESTAMP")
     if form.print_partition:
         pieces.append(b"Partition:%d" % partition)
     if form.print_offset:

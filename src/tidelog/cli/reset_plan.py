@@ -51,16 +51,16 @@ def new_offset(goal: Goal, facts: OffsetFacts, number: int = 0) -> int | None:
         return facts.latest
     if goal is Goal.TIME:
         # No record is that late: the end of the log.
-        found = facts.latest if facts.at_time is None else facts.at_time
+        offset = facts.latest if facts.at_time is None else facts.at_time
     elif goal is Goal.CURRENT:
-        found = facts.latest if facts.committed is None else facts.committed
+        offset = facts.latest if facts.committed is None else facts.committed
     elif goal is Goal.SHIFT:
         if facts.committed is None:
             return None
-        found = facts.committed + number
+        offset = facts.committed + number
     else:
-        found = number
-    return min(max(found, facts.earliest), facts.latest)
+        offset = number
+    return min(max(offset, facts.earliest), facts.latest)
 
 
 _DURATION = re.compile(
@@ -112,7 +112,7 @@ def parse_file(text: str, groups: list[str]) -> dict[str, dict[TopicPartition, i
 
     Raises WrongUsage with the line's number.
     """
-    found: dict[str, dict[TopicPartition, int]] = {}
+    by_group: dict[str, dict[TopicPartition, int]] = {}
     for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
         if not row:
             continue
@@ -126,9 +126,9 @@ def parse_file(text: str, groups: list[str]) -> dict[str, dict[TopicPartition, i
             )
         if fields[0] not in groups:
             raise WrongUsage(f"--from-file: line {number}: group {fields[0]!r} was not given")
-        where = TopicPartition(fields[1], int(fields[2]))
-        found.setdefault(fields[0], {})[where] = int(fields[3])
-    return found
+        tp = TopicPartition(fields[1], int(fields[2]))
+        by_group.setdefault(fields[0], {})[tp] = int(fields[3])
+    return by_group
 
 
 def write_file(plan: Mapping[str, Mapping[TopicPartition, int]]) -> str:
@@ -136,7 +136,7 @@ def write_file(plan: Mapping[str, Mapping[TopicPartition, int]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for group, positions in plan.items():
-        for where, offset in sorted(positions.items()):
+        for tp, offset in sorted(positions.items()):
             front = [group] if len(plan) > 1 else []
-            writer.writerow([*front, where.topic, where.partition, offset])
+            writer.writerow([*front, tp.topic, tp.partition, offset])
     return out.getvalue()

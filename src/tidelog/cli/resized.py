@@ -29,7 +29,7 @@ SHOWN = 5
 
 async def add_resizes(
     cluster: Cluster,
-    found: list[Topic],
+    listed: list[Topic],
     shown: list[dict[str, Any]],
     settings: Mapping[str, Mapping[str, str | None]],
 ) -> None:
@@ -38,7 +38,7 @@ async def add_resizes(
     Fences and what retired partitions hold are asked from the leaders, of topics that were resized
     only; None where a leader does not say it. ``settings``: the configurations of each topic.
     """
-    topics = {topic.name: topic for topic in found}
+    topics = {topic.name: topic for topic in listed}
     asked: dict[TopicPartition, dict[str, Any]] = {}
     for item in shown:
         topic = topics[item["topic"]]
@@ -54,21 +54,19 @@ async def add_resizes(
         return
     failed: dict[TopicPartition, ClientError] = {}
     fences = await describe_fences(cluster, asked, failed=failed)
-    retired = [where for where, item in asked.items() if item["survivor"] is not None]
+    retired = [tp for tp, item in asked.items() if item["survivor"] is not None]
     starts = await list_offsets(cluster, dict.fromkeys(retired, EARLIEST), failed=failed)
     newest = await list_offsets(cluster, dict.fromkeys(retired, MAX_TIMESTAMP), failed={})
-    for where, described in fences.items():
-        asked[where]["fences"] = fences_shown(described)
-    for where in retired:
-        if where in starts and where in fences:
-            asked[where]["held_records"] = held(fences[where], starts[where].offset)
-        if where in newest:
-            asked[where]["kept_until_ms"] = kept_until(
-                newest[where].timestamp, settings[where.topic]
-            )
-        asked[where]["purge"] = purge_of(settings[where.topic])
-    for where, error in failed.items():
-        note(f"fences of {where} are not shown: {error}")
+    for tp, described in fences.items():
+        asked[tp]["fences"] = fences_shown(described)
+    for tp in retired:
+        if tp in starts and tp in fences:
+            asked[tp]["held_records"] = held(fences[tp], starts[tp].offset)
+        if tp in newest:
+            asked[tp]["kept_until_ms"] = kept_until(newest[tp].timestamp, settings[tp.topic])
+        asked[tp]["purge"] = purge_of(settings[tp.topic])
+    for tp, error in failed.items():
+        note(f"fences of {tp} are not shown: {error}")
 
 
 def add_reported(condition: dict[str, Any] | None, shown: list[dict[str, Any]]) -> None:
@@ -126,8 +124,8 @@ def lineage(topic: Topic, index: int) -> dict[str, Any]:
         made["retirement_epoch"] = partition.retirement_epoch
         together = [
             number
-            for number, each in topic.partitions.items()
-            if each.retirement_epoch == partition.retirement_epoch
+            for number, listed in topic.partitions.items()
+            if listed.retirement_epoch == partition.retirement_epoch
         ]
         made["survivor"] = nearest_ancestor(index, initial, min(together))
     return made
@@ -210,17 +208,17 @@ def print_plan(shown: dict[str, Any]) -> None:
 
 def plan_text(plan: dict[str, Any]) -> str:
     """Return the line of a resize."""
-    said = (
+    text = (
         f"Resize: {plan['kind']} from {plan['from_count']} to {plan['to_count']} partitions, "
         f"resize epoch {plan['resize_epoch']}: "
     )
     partitions, brokers = plan["waits_for_partitions"], plan["waits_for_brokers"]
     if plan["published"]:
-        return said + "done, and brokers are being sent it"
+        return text + "done, and brokers are being sent it"
     if not partitions:
-        return said + f"writes its step {plan['step']}"
+        return text + f"writes its step {plan['step']}"
     what = "seal" if plan["step"] == "seal" else "fence"
-    return said + (
+    return text + (
         f"waits {plan['waited_ms'] / 1000:.0f} s for the {what} of partition {_first(partitions)}, "
         f"from broker {_first(brokers)}; undone after resize.timeout.ms"
     )
@@ -247,16 +245,16 @@ def print_misplaced(shown: dict[str, Any]) -> None:
         broker = shown["unaware_broker"]
         # Without a broker it is on record, some minutes ahead of what was seen.
         by = " before" if broker is None else f" to broker {broker} at"
-        at = datetime.fromtimestamp(written_ms / 1000, UTC).strftime("%FT%TZ")
+        time = datetime.fromtimestamp(written_ms / 1000, UTC).strftime("%FT%TZ")
         say(
-            f"Producers without a partition count: the last one wrote{by} {at}; the topic does "
+            f"Producers without a partition count: the last one wrote{by} {time}; the topic does "
             "not shrink within an hour of that"
         )
 
 
 def client_ids_text(client_ids: Sequence[str]) -> str:
     """Return client ids for a sentence; a producer may have none."""
-    return ", ".join(each or "(none)" for each in client_ids)
+    return ", ".join(client_id or "(none)" for client_id in client_ids)
 
 
 def print_retired(shown: dict[str, Any]) -> None:
@@ -283,20 +281,20 @@ def _holder_text(holder: dict[str, Any]) -> str:
     expires = holder["offsets_expire_ms"]
     if expires is None:
         return f"{holder['group']}, which has members"
-    at = datetime.fromtimestamp(expires / 1000, UTC).strftime("%FT%TZ")
-    return f"{holder['group']}, whose offsets expire at {at}"
+    time = datetime.fromtimestamp(expires / 1000, UTC).strftime("%FT%TZ")
+    return f"{holder['group']}, whose offsets expire at {time}"
 
 
 def _until(item: dict[str, Any]) -> str:
     kept = item["kept_until_ms"]
-    at = "" if kept is None else datetime.fromtimestamp(kept / 1000, UTC).strftime("%FT%TZ")
+    time = "" if kept is None else datetime.fromtimestamp(kept / 1000, UTC).strftime("%FT%TZ")
     match item["purge"]:
         case "nothing":
             return "which compaction keeps for good"
         case "drained":
-            said = "kept until every group has committed past them"
+            text = "kept until every group has committed past them"
             if item["held_by"]:
-                said += f" ({'; '.join(map(_holder_text, item['held_by'][:SHOWN]))})"
-            return f"{said}, or until {at} (retention.ms)" if at else said
+                text += f" ({'; '.join(map(_holder_text, item['held_by'][:SHOWN]))})"
+            return f"{text}, or until {time} (retention.ms)" if time else text
         case _:
-            return f"kept until {at} (retention.ms)" if at else "which no time limit removes"
+            return f"kept until {time} (retention.ms)" if time else "which no time limit removes"

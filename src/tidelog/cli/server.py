@@ -158,9 +158,9 @@ class _Process:
         logger.info("stopping: %(signal)s", {"signal": signal.Signals(number).name})
         stop.set()
         loop = asyncio.get_running_loop()
-        for each in self._signals:
+        for other in self._signals:
             # A second signal ends the process at once.
-            loop.remove_signal_handler(each)
+            loop.remove_signal_handler(other)
 
     def _stdin_came(self, stop: asyncio.Event) -> None:
         if not os.read(sys.stdin.fileno(), 4096):
@@ -248,19 +248,19 @@ class _Process:
     def _log_listeners(self) -> None:
         """Log the listeners of this process, and the addresses that clients receive."""
         configs = self._configs
-        bound = {each.name: each.port for each in configs.listeners}
+        bound = {one.name: one.port for one in configs.listeners}
         if self._controller is not None:
             bound[configs.controller_listeners[0].name] = self._controller.listener_port
         if self._broker is not None:
             bound |= self._broker.ports
-        advertised = {each.name: each for each in configs.advertised_listeners}
+        advertised = {one.name: one for one in configs.advertised_listeners}
         served = configs.broker_listeners if configs.is_broker else ()
-        for each in (*served, *(configs.controller_listeners if configs.is_controller else ())):
+        for one in (*served, *(configs.controller_listeners if configs.is_controller else ())):
             sentence, fields = "listening on %(listener)s", {}
-            fields["listener"] = str(replace(each, port=bound[each.name]))
-            if (public := advertised.get(each.name)) is not None:
+            fields["listener"] = str(replace(one, port=bound[one.name]))
+            if (public := advertised.get(one.name)) is not None:
                 sentence += ", advertised to clients as %(advertised)s"
-                fields["advertised"] = str(replace(public, port=public.port or bound[each.name]))
+                fields["advertised"] = str(replace(public, port=public.port or bound[one.name]))
             logger.info(sentence, fields)
 
     async def _start_controller(self, seams: Seams, belongs_to: str | None) -> None:
@@ -349,27 +349,27 @@ class _Process:
         waits_for = self._waits_for
         if waits_for is not None and self._starting is not None:
             waits_for = self._starting.waits_for
-        found: dict[str, Any] = {"healthy": True, "node_id": self._configs.node_id}
+        state: dict[str, Any] = {"healthy": True, "node_id": self._configs.node_id}
         if self._broker is not None:
             from tidelog.broker.metrics import health
 
-            found.update(health(self._broker.broker))
+            state.update(health(self._broker.broker))
         if self._controller is not None:
             from tidelog.controller.metrics import store_trouble
 
-            found["controller_active"] = self._controller.controller.active
-            found["store"] = trouble = store_trouble(self._controller)
-            found["healthy"] = found["healthy"] and trouble is None
-        found["healthy"] = found["healthy"] and waits_for is None
+            state["controller_active"] = self._controller.controller.active
+            state["store"] = trouble = store_trouble(self._controller)
+            state["healthy"] = state["healthy"] and trouble is None
+        state["healthy"] = state["healthy"] and waits_for is None
         # A response proves that the process lives; a restart must depend on nothing else.
-        return {**found, "live": True, "ready": found["healthy"], "waits_for": waits_for}
+        return {**state, "live": True, "ready": state["healthy"], "waits_for": waits_for}
 
     def _line(self, first_word: str, broker: BrokerProcess | None) -> str:
         configs = self._configs
         words = [first_word, f"node={configs.node_id}"]
         words.append(f"roles={','.join(sorted(configs.process_roles))}")
         if broker is not None:
-            hosts = {each.name: each.host for each in configs.advertised_listeners}
+            hosts = {one.name: one.host for one in configs.advertised_listeners}
             for name, port in broker.ports.items():
                 words.append(f"{name}={hosts.get(name, '127.0.0.1')}:{port}")
         if self._controller is not None:

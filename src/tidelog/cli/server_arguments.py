@@ -56,8 +56,8 @@ class _Parser(argparse.ArgumentParser):
             for near in [get_close_matches(option, names, 1)]
             if near
         ]
-        said = f"error: {message}{''.join(meant[:1])}; see `tidelog server --help`"
-        print(said, file=sys.stderr)
+        line = f"error: {message}{''.join(meant[:1])}; see `tidelog server --help`"
+        print(line, file=sys.stderr)
         sys.exit(WRONG_USAGE)
 
 

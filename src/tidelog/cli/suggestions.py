@@ -65,16 +65,16 @@ async def with_suggestion(cluster: Cluster, error: ClientError) -> ClientError |
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return a question with the name most like ``name``, which is none of them; "" if none is."""
-    others = [each for each in names if each != name]
+    others = [other for other in names if other != name]
     near = get_close_matches(name, others, 1, cutoff=ALIKE)
     return f"did you mean {near[0]!r}?" if near else ""
 
 
 def why_no_match(pattern: str, names: Iterable[str]) -> str:
     """Return what to do about a regular expression that matches no name."""
-    found = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-    if not found:
+    matching = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    if not matching:
         return "it is a regular expression, and has to match the whole name"
-    shown = ", ".join(found[:SHOWN]) + (" …" if len(found) > SHOWN else "")
+    shown = ", ".join(matching[:SHOWN]) + (" …" if len(matching) > SHOWN else "")
     meant = pattern.replace(".", r"\.").replace("*", ".*").replace("?", ".")
     return f"patterns are regular expressions: {meant!r} matches {shown}"

@@ -83,15 +83,15 @@ def _widths(
     excess = sum(widths) + GAP * (len(widths) - 1) - width
     # The widest gives way first, down to the width of the next one.
     while excess > 0:
-        able = [at for at, folds in enumerate(folded) if folds and widths[at] > FOLD_AT_LEAST]
+        able = [i for i, folds in enumerate(folded) if folds and widths[i] > FOLD_AT_LEAST]
         if not able:
             return None
-        widest = max(widths[at] for at in able)
-        first = [at for at in able if widths[at] == widest]
-        below = max((widths[at] for at in able if widths[at] < widest), default=FOLD_AT_LEAST)
+        widest = max(widths[i] for i in able)
+        first = [i for i in able if widths[i] == widest]
+        below = max((widths[i] for i in able if widths[i] < widest), default=FOLD_AT_LEAST)
         take = min(widest - max(below, FOLD_AT_LEAST), -(-excess // len(first)))
-        for at in first:
-            widths[at] -= take
+        for i in first:
+            widths[i] -= take
         excess -= take * len(first)
     return tuple(widths)
 
@@ -105,9 +105,9 @@ def fold(text: str, width: int) -> list[str]:
     for line in text.split("\n"):
         while text_width(line) > width:
             piece = _start_of(line, width)
-            at = max(piece.rfind(" "), piece.rfind(",")) + 1
-            fits = at > 0 and text_width(line[at:].split(" ", 1)[0]) <= width
-            end = at if fits or at > len(piece) // 2 else len(piece)
+            cut = max(piece.rfind(" "), piece.rfind(",")) + 1
+            fits = cut > 0 and text_width(line[cut:].split(" ", 1)[0]) <= width
+            end = cut if fits or cut > len(piece) // 2 else len(piece)
             lines.append(line[:end].rstrip(" "))
             line = line[end:].lstrip(" ")
         lines.append(line)

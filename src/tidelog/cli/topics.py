@@ -123,8 +123,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         raise WrongUsage(f"--undo goes with --decommission, not with {action}")
     for option in ("execute", "exclude_brokers"):
         if flags[option]:
-            said = f"--{option.replace('_', '-')}"
-            raise WrongUsage(f"{said} goes with --rebalance or --decommission, not with {action}")
+            name = f"--{option.replace('_', '-')}"
+            raise WrongUsage(f"{name} goes with --rebalance or --decommission, not with {action}")
     if action in ("--create", "--alter", "--delete") and not flags["topic"]:
         raise WrongUsage(f"{action} needs --topic")
     if action != "--create" and (flags["config"] or flags["replication_factor"] is not None):
@@ -141,8 +141,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         raise WrongUsage(f"--force goes with --alter and --delete, not with {action}")
     for flag in ("dry_run", "wait"):
         if flags[flag] and action != "--alter":
-            said = f"--{flag.replace('_', '-')}"
-            raise WrongUsage(f"{said} goes with --alter, not with {action}")
+            written = f"--{flag.replace('_', '-')}"
+            raise WrongUsage(f"{written} goes with --alter, not with {action}")
     if flags["yes"] and action != "--delete":
         raise WrongUsage(f"--yes goes with --delete, not with {action}")
     if action == "--alter":
@@ -239,13 +239,13 @@ async def _list(cluster: Cluster, flags: dict[str, Any]) -> None:
 
 
 async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
-    found = await _matching(cluster, flags)
-    if (flags["topic"] or flags["topic_id"]) and not found:
+    matching = await _matching(cluster, flags)
+    if (flags["topic"] or flags["topic_id"]) and not matching:
         await _missing(cluster, flags)
     shown = []
     settings: dict[str, dict[str, str | None]] = {}
-    entries_of = await describe_topics_configs(cluster, [topic.name for topic in found])
-    for topic in found:
+    entries_of = await describe_topics_configs(cluster, [topic.name for topic in matching])
+    for topic in matching:
         if topic.error:
             raise Refused(error_code(topic.error), f"topic {topic.name!r}")
         entries = entries_of[topic.name]
@@ -262,9 +262,9 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
             shown.append(describe_topic(topic, configs))
     condition, responds = await _condition(cluster)
     await described.add_moves(cluster, shown, Placements.of(condition), responds=responds)
-    await resized.add_resizes(cluster, found, shown, settings)
+    await resized.add_resizes(cluster, matching, shown, settings)
     resized.add_reported(condition, shown)
-    await waiting_groups.add_waiting_groups(cluster, found, shown)
+    await waiting_groups.add_waiting_groups(cluster, matching, shown)
     chosen = [chooser for flag, chooser in ONLY.items() if flags[flag]]
     if chosen:
         for topic_shown in shown:
@@ -371,20 +371,20 @@ def print_partitions(items: Sequence[dict[str, Any]], *, moves: bool, resizes: b
 
 
 async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:
-    found = await _matching(cluster, flags)
-    if not found:
+    matching = await _matching(cluster, flags)
+    if not matching:
         await _missing(cluster, flags)
         return
-    await alter_counts(cluster, found, flags)
+    await alter_counts(cluster, matching, flags)
 
 
 async def _delete(cluster: Cluster, flags: dict[str, Any]) -> None:
     matching = await _matching(cluster, flags)
-    found, left_out, by_pattern = topics_to_delete(matching, flags["topic"])
-    internal = [each.name for each in matching if each.internal and each.name in found]
+    names, left_out, by_pattern = topics_to_delete(matching, flags["topic"])
+    internal = [topic.name for topic in matching if topic.internal and topic.name in names]
     if left_out:
         note(f"internal topics are skipped unless they are named: {', '.join(left_out)}")
-    if not found:
+    if not names:
         if not left_out:
             await _missing(cluster, flags)
         return
@@ -393,9 +393,9 @@ async def _delete(cluster: Cluster, flags: dict[str, Any]) -> None:
         raise Failed(f"{what}: add --force to delete it")
     if by_pattern and not flags["yes"]:
         ask_whether_to_delete(by_pattern, flags["topic"])
-    outcomes = await admin.delete_topics(cluster, found)
+    outcomes = await admin.delete_topics(cluster, names)
     refused = {name: outcome for name, outcome in outcomes.items() if outcome is not None}
-    deleted = [name for name in found if name not in refused]
+    deleted = [name for name in names if name not in refused]
     if flags["as_json"]:
         print_json({"deleted": deleted, "refused": {n: str(e) for n, e in refused.items()}})
     else:
@@ -414,8 +414,8 @@ def topics_to_delete(
     """
     named = set(_plain_names(text))
     left_out = [topic.name for topic in matching if topic.internal and topic.name not in named]
-    found = [topic.name for topic in matching if topic.name not in left_out]
-    return found, left_out, [name for name in found if name not in named]
+    names = [topic.name for topic in matching if topic.name not in left_out]
+    return names, left_out, [name for name in names if name not in named]
 
 
 async def _missing(cluster: Cluster, flags: dict[str, Any]) -> None:
@@ -476,12 +476,12 @@ def parse_assignment(text: str | None) -> list[list[int]]:
     """Parse ``1:2,2:3`` (brokers of partition 0, of partition 1 …). Raises WrongUsage."""
     if not text:
         return []
-    found = []
+    assignment = []
     for piece in text.split(","):
         ids = piece.split(":")
-        if not all(each.strip().isdecimal() for each in ids) or len(set(ids)) != len(ids):
+        if not all(one.strip().isdecimal() for one in ids) or len(set(ids)) != len(ids):
             raise WrongUsage(
                 f"--replica-assignment {text!r}: {piece!r} is not a list of different brokers"
             )
-        found.append([int(each) for each in ids])
-    return found
+        assignment.append([int(one) for one in ids])
+    return assignment

@@ -19,24 +19,24 @@ def add_unclean(condition: dict[str, Any] | None, shown: list[dict[str, Any]]) -
     """
     elections = None if condition is None else condition.get(UNCLEAN)
     by_partition: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for each in elections or ():
-        by_partition.setdefault((each["topic"], each["partition"]), []).append(each)
+    for election in elections or ():
+        by_partition.setdefault((election["topic"], election["partition"]), []).append(election)
     for topic_shown in shown:
         for item in topic_shown["partitions"]:
-            found = by_partition.get((topic_shown["topic"], item["partition"]), [])
+            its_own = by_partition.get((topic_shown["topic"], item["partition"]), [])
             is_known = elections is not None
-            item["unclean"] = any(not each["handled"] for each in found) if is_known else None
-            item["lost_offsets"] = sum(x["lost_offsets"] for x in found) if is_known else None
+            item["unclean"] = any(not x["handled"] for x in its_own) if is_known else None
+            item["lost_offsets"] = sum(x["lost_offsets"] for x in its_own) if is_known else None
 
 
 def print_unclean(partitions: list[dict[str, Any]]) -> None:
     """Print a line for each partition that lost offsets, or whose election was unclean."""
     for item in partitions:
-        said = ["its leader was elected uncleanly, or its loss is not handled yet"] * bool(
+        notes = ["its leader was elected uncleanly, or its loss is not handled yet"] * bool(
             item["unclean"]
         )
         if item["lost_offsets"]:
-            said.append(f"{item['lost_offsets']} committed offsets were lost")
-        if said:
+            notes.append(f"{item['lost_offsets']} committed offsets were lost")
+        if notes:
             index = item["partition"]
-            say(f"Unclean: partition {index}: {'; '.join(said)} (see tidelog doctor unclean)")
+            say(f"Unclean: partition {index}: {'; '.join(notes)} (see tidelog doctor unclean)")

@@ -140,7 +140,7 @@ def cluster_json(children: Sequence[Child]) -> dict[str, Any]:
         if ready.controller is not None:
             controllers.append({"id": node_id, "port": ready.controller[1], "pid": pid})
     return {
-        "bootstrap": ",".join(f"{each['host']}:{each['port']}" for each in brokers),
+        "bootstrap": ",".join(f"{broker['host']}:{broker['port']}" for broker in brokers),
         "brokers": brokers,
         "controllers": controllers,
     }
@@ -195,15 +195,16 @@ class _Up:
         if self._failed.done():
             raise Failed(self._failed.result())
         if not self._served:
-            said = filter(None, (child.complaint() for child in self._children))
-            raise Failed("; ".join(["stopped before the cluster was ready", *said]))
+            complaints = filter(None, (child.complaint() for child in self._children))
+            raise Failed("; ".join(["stopped before the cluster was ready", *complaints]))
 
     async def _start_all(self, stopping: asyncio.Task[bool]) -> bool:
         """Start all children; False when a signal came before they were ready."""
         for group in (self._controllers, self._brokers):
-            where = self._where_controllers_are()
+            controllers = self._where_controllers_are()
             starts = [
-                asyncio.ensure_future(child.start(where, is_new=self._is_new)) for child in group
+                asyncio.ensure_future(child.start(controllers, is_new=self._is_new))
+                for child in group
             ]
             saying = asyncio.ensure_future(self._report_slow_start(group))
             for start in starts:
@@ -219,8 +220,8 @@ class _Up:
                 await asyncio.gather(*starts, return_exceptions=stopping.done())
             except Failed as failed:
                 # A broker fails to start when the controller still waits for its store.
-                said = [child.complaint() for child in self._controllers if child not in group]
-                raise Failed("; ".join([str(failed), *filter(None, said)])) from None
+                others = [child.complaint() for child in self._controllers if child not in group]
+                raise Failed("; ".join([str(failed), *filter(None, others)])) from None
             if stopping.done():
                 return False
         return await self._until_all_serve(stopping)
@@ -233,12 +234,12 @@ class _Up:
             wait_s = SAY_AWAITED_EVERY_S
             awaited = [child for child in group if child.ready is None]
             names = ", ".join(str(child.member) for child in awaited)
-            said = [child.complaint() for child in {*awaited, *self._controllers}]
+            lines = [child.complaint() for child in {*awaited, *self._controllers}]
             if self._store != "sqlite" and all(x.member.is_controller for x in awaited):
                 # A controller logs an error only after its first connection attempt has failed.
                 names += f", whose store is {self._store}"
-            where = ", ".join(str(child.log) for child in awaited)
-            note(f"waiting for {names}; {'; '.join(sorted(filter(None, said))) or f'see {where}'}")
+            logs = ", ".join(str(child.log) for child in awaited)
+            note(f"waiting for {names}; {'; '.join(sorted(filter(None, lines))) or f'see {logs}'}")
 
     async def _until_all_serve(self, stopping: asyncio.Task[bool]) -> bool:
         """Wait for children without metadata; False when a signal came first.
@@ -264,8 +265,8 @@ class _Up:
         return True
 
     def _where_controllers_are(self) -> list[Address]:
-        found = [child.ready.controller for child in self._controllers if child.ready is not None]
-        return [address for address in found if address is not None]
+        places = [child.ready.controller for child in self._controllers if child.ready is not None]
+        return [address for address in places if address is not None]
 
     async def _watch(self, child: Child) -> None:
         """Report the child's death; restart it with ``--restart``."""
@@ -313,11 +314,11 @@ class _Up:
 
         Runs until cancelled.
         """
-        known = None
+        pid_seen = None
         while True:
             await asyncio.sleep(BY_HAND_CHECK_S)
-            if child.pid_by_hand != known:
-                known = child.pid_by_hand
+            if child.pid_by_hand != pid_seen:
+                pid_seen = child.pid_by_hand
                 self._rewrite_cluster_json()
 
     def _a_broker_runs(self) -> bool:
@@ -348,6 +349,6 @@ def _where(child: Child) -> str:
 
 def _address(child: Child) -> str:
     assert child.ready is not None
-    at = child.ready.broker or child.ready.controller
-    assert at is not None
-    return f"{at[0]}:{at[1]}"
+    place = child.ready.broker or child.ready.controller
+    assert place is not None
+    return f"{place[0]}:{place[1]}"

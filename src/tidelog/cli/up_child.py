@@ -47,9 +47,9 @@ def parse_ready(line: str) -> Ready | None:
     words = line.split()
     if words[:1] not in (["ready"], ["waiting"]):
         return None
-    found = dict(word.partition("=")[::2] for word in words[1:])
+    fields = dict(word.partition("=")[::2] for word in words[1:])
     addresses = {}
-    for name, text in found.items():
+    for name, text in fields.items():
         host, colon, port = text.rpartition(":")
         if colon and port.isdecimal():
             addresses[name] = (host, int(port))
@@ -74,8 +74,8 @@ def complaint_in(log: Path, begin: int = 0) -> str | None:
         if line.startswith('{"ts": ') and '"level": "error"' in line:
             with contextlib.suppress(ValueError, KeyError):
                 return str(json.loads(line)["event"])
-        if found := re.search(r' level=error .*?event="((?:[^"\\]|\\.)*)"', line):
-            return re.sub(r"\\(.)", r"\1", found[1])
+        if match := re.search(r' level=error .*?event="((?:[^"\\]|\\.)*)"', line):
+            return re.sub(r"\\(.)", r"\1", match[1])
     return None
 
 
@@ -118,11 +118,11 @@ class Child:
             return None
         lock = self._plan.folder / f"broker-{self.member.node_id}" / LOCK
         try:
-            found = int(lock.read_text())
-            os.kill(found, 0)
+            pid = int(lock.read_text())
+            os.kill(pid, 0)
         except (OSError, ValueError):
             return None
-        return None if self._process is not None and found == self._process.pid else found
+        return None if self._process is not None and pid == self._process.pid else pid
 
     @property
     def file(self) -> Path:
@@ -132,8 +132,8 @@ class Child:
     def write_file(self, controllers: Sequence[Address]) -> None:
         """Write the file of its next start, with the port that clients know. Raises OSError."""
         former = self.ready.controller if self.ready is not None else None
-        at = former[1] if former is not None else 0
-        self.file.write_text(server_properties(self._plan, self.member, controllers, at))
+        position = former[1] if former is not None else 0
+        self.file.write_text(server_properties(self._plan, self.member, controllers, position))
 
     async def start(self, controllers: Sequence[Address], *, is_new: bool = False) -> None:
         """Start it and wait for its ready line, whether it serves or waits for metadata.
@@ -225,8 +225,8 @@ class Child:
 
     def complaint(self) -> str | None:
         """The last error of its log since its start, prefixed with its name; None without one."""
-        said = complaint_in(self.log, self._log_begin)
-        return None if said is None else f"{self.member}: {said}"
+        complaint = complaint_in(self.log, self._log_begin)
+        return None if complaint is None else f"{self.member}: {complaint}"
 
     def _last_words(self) -> str:
         """Return the child's own error line, or the path of its log."""
@@ -237,9 +237,9 @@ async def _read_line(process: asyncio.subprocess.Process) -> Ready | None:
     """Return the next ready line; None when the output has ended."""
     assert process.stdout is not None
     while line := await process.stdout.readline():
-        found = parse_ready(line.decode("utf-8", "replace"))
-        if found is not None:
-            return found
+        ready = parse_ready(line.decode("utf-8", "replace"))
+        if ready is not None:
+            return ready
     return None
 
 

@@ -53,8 +53,8 @@ def why_not_config(names: Iterable[str]) -> str | None:
 
 def why_invalid_config(plan: ClusterPlan) -> str | None:
     """Return why a process would refuse a configuration of the plan; None when it would not."""
-    found = load(server_properties(plan, plan.members()[0]))
-    for refused in found if isinstance(found, tuple) else ():
+    loaded = load(server_properties(plan, plan.members()[0]))
+    for refused in loaded if isinstance(loaded, tuple) else ():
         if refused.name in plan.configs:
             return f"--config {refused.name}={plan.configs[refused.name]}: {refused.sentence}"
     return None
@@ -136,8 +136,8 @@ def server_properties(
     if member.is_broker and member.is_controller:
         values["process.roles"] = "broker,controller"
     elif member.is_broker:
-        found = ",".join(f"{host}:{port}" for host, port in controllers)
-        values["controller.quorum.bootstrap.servers"] = found
+        addresses = ",".join(f"{host}:{port}" for host, port in controllers)
+        values["controller.quorum.bootstrap.servers"] = addresses
     values["listeners"] = ",".join(listeners)
     values.update(plan.configs)
     # In Java's properties a backslash begins an escape.

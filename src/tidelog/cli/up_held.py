@@ -30,19 +30,19 @@ def why_held(plan: ClusterPlan, disk: Disk) -> str | None:
     """
     held = {path: holder(disk, lock) for path, lock in _locks(plan) if _is_locked(disk, lock)}
     if held:
-        said = ", ".join(
+        what = ", ".join(
             f"{path}{f' by process {pid}' if pid else ''}" for path, pid in held.items()
         )
         pids = sorted({pid for pid in held.values() if pid})
         way_out = f"end it with `kill {' '.join(map(str, pids))}`" if pids else "stop its process"
         return (
-            f"in use outside this `tidelog up`: {said}; {way_out} and start again, or use another "
+            f"in use outside this `tidelog up`: {what}; {way_out} and start again, or use another "
             "--data (no process was started)"
         )
     for member in plan.members():
         if member.is_broker and (error := ports.why_not(HOST, member.port)) is not None:
-            said = ports.sentence(f"broker {member.node_id} PLAINTEXT", HOST, member.port, error)
-            return f"{said}; use another --port (no process was started)"
+            what = ports.sentence(f"broker {member.node_id} PLAINTEXT", HOST, member.port, error)
+            return f"{what}; use another --port (no process was started)"
     return None
 
 
@@ -74,10 +74,10 @@ def _is_locked(disk: Disk, lock: str) -> bool:
     try:
         if not disk.exists(lock):
             return False
-        found = disk.lock(lock)
+        held = disk.lock(lock)
     except OSError:
         return False
-    if found is None:
+    if held is None:
         return True
-    found.close()
+    held.close()
     return False

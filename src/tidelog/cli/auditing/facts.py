@@ -28,7 +28,7 @@ class AuditedPartition:
 
     def spans(self) -> list[EpochSpan]:
         """Return the spans of resize epochs in what is read."""
-        return list(spans_of((each.fence for each in self.fences), self.begin, self.end))
+        return list(spans_of((fence.fence for fence in self.fences), self.begin, self.end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class AuditedTopic:
     @property
     def offsets(self) -> int:
         """How many offsets are read."""
-        return sum(each.end - each.begin for each in self.partitions.values())
+        return sum(partition.end - partition.begin for partition in self.partitions.values())
 
     def phases(self) -> list[dict[int, EpochSpan]]:
         """Return the spans of each partition, one resize epoch after the other.
@@ -104,7 +104,7 @@ class Findings:
         self.counts[kind] = self.counts.get(kind, 0) + 1
         kept = self.examples.setdefault(kind, [])
         if kind is Kind.HOME:
-            same = sum(each.partition == example.partition for each in kept)
+            same = sum(finding.partition == example.partition for finding in kept)
         else:
             same = len(kept)
         if same < EXAMPLES:

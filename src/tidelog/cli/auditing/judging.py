@@ -57,12 +57,12 @@ class TopicJudge:
         self._reader = FastReader()
         self._times = LastOfKeys(most_keys)
         self._numbers = LastOfKeys(most_keys)
-        self._next_offset = {index: each.begin for index, each in audited.partitions.items()}
+        self._next_offset = {index: one.begin for index, one in audited.partitions.items()}
         self._producers = {index: ProducersOfPartition() for index in audited.partitions}
         self._fences = {
             index: {
-                each.fence.offset: (each.fence.resize_epoch, each.undeleted_count, each.is_seal)
-                for each in one.fences
+                fence.fence.offset: (fence.fence.resize_epoch, fence.undeleted_count, fence.is_seal)
+                for fence in one.fences
             }
             for index, one in audited.partitions.items()
         }
@@ -118,8 +118,8 @@ class TopicJudge:
     def _take_control(self, partition: int, header: BatchHeader, batch: memoryview) -> None:
         for offset, change in changes_in(header, batch):
             is_seal = change.kind is ChangeKind.SEAL
-            found = change.resize_epoch, change.undeleted_count, is_seal
-            if self._fences[partition].get(offset) != found:
+            change_of = change.resize_epoch, change.undeleted_count, is_seal
+            if self._fences[partition].get(offset) != change_of:
                 what = "seal" if is_seal else "fence"
                 text = f"a {what} of resize epoch {change.resize_epoch}, not named by its leader"
                 self.findings.add(Kind.FENCE, Example(partition, offset, text))
@@ -129,10 +129,10 @@ class TopicJudge:
     ) -> None:
         facts = self.partitions[partition]
         # The log may begin within a batch (DeleteRecords).
-        found = [record for record in records if span.begin <= record.offset < span.end]
-        keyed = [record for record in found if record.key is not None]
-        facts.records += len(found)
-        facts.unkeyed += len(found) - len(keyed)
+        inside = [record for record in records if span.begin <= record.offset < span.end]
+        keyed = [record for record in inside if record.key is not None]
+        facts.records += len(inside)
+        facts.unkeyed += len(inside) - len(keyed)
         home = self._audited.counts.home_in(partition, span.resize_epoch)
         if home is None:
             facts.unjudged += len(keyed)

@@ -62,8 +62,8 @@ def number_in(value: bytes | None, field: str) -> float | None:
     if value is None:
         return None
     try:
-        found = json.loads(value)
+        content = json.loads(value)
     except ValueError:
         return None
-    number = found.get(field) if isinstance(found, dict) else None
+    number = content.get(field) if isinstance(content, dict) else None
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None

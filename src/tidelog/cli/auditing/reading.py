@@ -55,7 +55,7 @@ async def read(
             for index, span in phase.items()
             if TopicPartition(name, index) not in gone
         }
-        reached = {where.partition: begin for where, (begin, _) in ranges.items()}
+        reached = {tp.partition: begin for tp, (begin, _) in ranges.items()}
         async with aclosing(read_whole(cluster, ranges, gone=gone)) as batches:
             async for fetched in batches:
                 index = fetched.partition.partition
@@ -66,12 +66,12 @@ async def read(
                 upto = min(fetched.next_offset, span.end)
                 progress.done += upto - reached[index]
                 reached[index] = upto
-        for where, (_, end) in ranges.items():
-            if where not in gone:
-                judge.skipped(where.partition, reached[where.partition], end)
-            progress.done += end - reached[where.partition]
+        for tp, (_, end) in ranges.items():
+            if tp not in gone:
+                judge.skipped(tp.partition, reached[tp.partition], end)
+            progress.done += end - reached[tp.partition]
     now = (await cluster.describe([name])).topics.get(name)
     if now is None or now.error or now.topic_id != audited.topic.topic_id:
         raise Failed(f"topic {name} was deleted while it was read")
     newer = now.resize_epoch if now.resize_epoch > audited.topic.resize_epoch else None
-    return ChangesMeanwhile({where.partition for where in gone}, newer)
+    return ChangesMeanwhile({tp.partition for tp in gone}, newer)

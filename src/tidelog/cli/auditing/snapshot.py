@@ -28,29 +28,28 @@ async def look_up(cluster: Cluster, name: str) -> AuditedTopic:
             f"topic {name} has enable.ordered.delivery=false: no place and no order of its keys is "
             "promised"
         )
-    where = [TopicPartition(name, index) for index in topic.partitions]
+    tps = [TopicPartition(name, index) for index in topic.partitions]
     # A reader of transactions sees no further than the last stable offset.
     committed = IsolationLevel.READ_COMMITTED
-    ends = await list_offsets(cluster, dict.fromkeys(where, LATEST), isolation=committed)
-    starts = await list_offsets(cluster, dict.fromkeys(where, EARLIEST))
-    fences = await _fences(cluster, topic, where) if topic.resize_epoch > 0 else {}
+    ends = await list_offsets(cluster, dict.fromkeys(tps, LATEST), isolation=committed)
+    starts = await list_offsets(cluster, dict.fromkeys(tps, EARLIEST))
+    fences = await _fences(cluster, topic, tps) if topic.resize_epoch > 0 else {}
     offsets = {
-        each.partition: (starts[each].offset, max(starts[each].offset, ends[each].offset))
-        for each in where
+        tp.partition: (starts[tp].offset, max(starts[tp].offset, ends[tp].offset)) for tp in tps
     }
     return audited_of(topic, offsets, fences)
 
 
 async def _fences(
-    cluster: Cluster, topic: Topic, where: Collection[TopicPartition]
+    cluster: Cluster, topic: Topic, tps: Collection[TopicPartition]
 ) -> dict[int, FenceList]:
     async def attempt() -> dict[int, FenceList]:
-        found = await describe_fences(cluster, where)
-        for each, described in found.items():
+        answer = await describe_fences(cluster, tps)
+        for tp, described in answer.items():
             if not is_complete(described.fences, topic.resize_epoch):
                 # Its high watermark is below it still.
-                raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"the newest fence of {each}")
-        return {each.partition: described.fences for each, described in found.items()}
+                raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"the newest fence of {tp}")
+        return {tp.partition: described.fences for tp, described in answer.items()}
 
     return await cluster.retry(attempt)
 
@@ -67,14 +66,14 @@ def audited_of(
     partitions = {}
     for index, listed in topic.partitions.items():
         begin, end = offsets[index]
-        known = fences.get(index, ())
-        newer = [each for each in known if each.fence.resize_epoch > topic.resize_epoch]
+        places = fences.get(index, ())
+        newer = [place for place in places if place.fence.resize_epoch > topic.resize_epoch]
         if newer:
             end = max(begin, min(end, newer[0].fence.offset))
-        below = tuple(each for each in known if each.fence.offset < end)
+        below = tuple(place for place in places if place.fence.offset < end)
         partitions[index] = AuditedPartition(begin, end, listed.is_retired, below)
     initial = topic.initial_partition_count if is_counted else len(topic.partitions)
-    births = {each.birth_epoch for each in topic.partitions.values()}
+    births = {partition.birth_epoch for partition in topic.partitions.values()}
     by_epoch = {
         epoch: count
         for epoch, count in counts_of(fences.values()).items()

@@ -32,10 +32,10 @@ def as_text(
     lines = []
     for kind, count in sorted(judge.findings.counts.items()):
         lines.append(f"{kind.value}: {sentence_of(kind, count, field)}")
-        lines += [f"  {_place(each)}" for each in judge.findings.examples[kind]]
+        lines += [f"  {_place(example)}" for example in judge.findings.examples[kind]]
         if kind in ADVICE:
             lines.append(f"  {ADVICE[kind]}")
-    lines += [f"note: {each}" for each in remarks(audited, judge, changes, field)]
+    lines += [f"note: {remark}" for remark in remarks(audited, judge, changes, field)]
     lines.append(verdict(audited, judge, field))
     return lines
 
@@ -86,33 +86,33 @@ def remarks(
 ) -> list[str]:
     """Return what a reader should know of the audit itself."""
     total = _sum(judge)
-    said = []
+    sentences = []
     if not audited.is_counted:
-        said.append(
+        sentences.append(
             "the cluster says no partition counts of the topic: keys are judged by the present one"
         )
     if total.unjudged:
-        said.append(
+        sentences.append(
             f"{many(total.unjudged, 'record')} not judged: no order was promised when they were "
             "written (enable.ordered.delivery=false)"
         )
     if total.aborted:
-        said.append(f"{many(total.aborted, 'record')} of aborted transactions not judged")
+        sentences.append(f"{many(total.aborted, 'record')} of aborted transactions not judged")
     if judge.without_number:
         count = many(judge.without_number, "record")
-        said.append(f"{count} with a key without a number in the JSON field {field!r}")
+        sentences.append(f"{count} with a key without a number in the JSON field {field!r}")
     if total.lost:
-        said.append(f"retention removed {many(total.lost, 'offset')} before they were read")
+        sentences.append(f"retention removed {many(total.lost, 'offset')} before they were read")
     if changes.removed:
         names = ", ".join(map(str, sorted(changes.removed)))
-        said.append(f"removed while the audit ran, and not read to the end: partition {names}")
+        sentences.append(f"removed while the audit ran, and not read to the end: partition {names}")
     if changes.resize_epoch is not None:
-        said.append(
+        sentences.append(
             "the topic was resized while the audit ran (resize epoch "
             f"{audited.topic.resize_epoch} -> {changes.resize_epoch}): it is judged up to the ends "
             "at the start"
         )
-    return said
+    return sentences
 
 
 def as_json(
@@ -123,11 +123,11 @@ def as_json(
     topic_id: str,
 ) -> dict[str, Any]:
     """Return the result for ``--json``."""
-    found = judge.findings
+    findings = judge.findings
     return {
         "topic": audited.topic.name,
         "topic_id": topic_id,
-        "verdict": AuditVerdict.FAULTS if found.counts else AuditVerdict.RIGHT,
+        "verdict": AuditVerdict.FAULTS if findings.counts else AuditVerdict.RIGHT,
         "initial_partition_count": audited.counts.initial,
         "partition_count": audited.topic.count,
         "resize_epoch": max(audited.topic.resize_epoch, 0),
@@ -152,15 +152,15 @@ def as_json(
                 "what": sentence_of(kind, count, field),
                 "examples": [
                     {
-                        "partition": each.partition,
-                        "offset": each.offset,
-                        "key": None if each.key is None else key_text(each.key),
-                        "what": each.text,
+                        "partition": example.partition,
+                        "offset": example.offset,
+                        "key": None if example.key is None else key_text(example.key),
+                        "what": example.text,
                     }
-                    for each in found.examples[kind]
+                    for example in findings.examples[kind]
                 ],
             }
-            for kind, count in sorted(found.counts.items())
+            for kind, count in sorted(findings.counts.items())
         ],
         "remarks": remarks(audited, judge, changes, field),
     }

@@ -52,8 +52,8 @@ async def generate(
 ) -> None:
     """Print the replicas of topics now, and a proposal on some brokers. Raises Failed."""
     now = await check(cluster, placements=True)
-    known = {where.topic for where in now.partitions}
-    missing = sorted(set(topics) - known)
+    existing = {tp.topic for tp in now.partitions}
+    missing = sorted(set(topics) - existing)
     if missing:
         raise Failed(f"topics that do not exist: {named(missing)}")
     strangers = sorted(set(brokers) - set(now.racks))
@@ -70,11 +70,11 @@ async def generate(
             "add --disable-rack-aware"
         )
     wanted = set(topics)
-    chosen = [each for each in now.assigned() if each.where.topic in wanted]
+    chosen = [move for move in now.assigned() if move.where.topic in wanted]
     refusal = why_not_generated(chosen, racks)
     if refusal is not None:
         raise Failed(refusal)
-    before = {each.where: each.replicas for each in chosen}
+    before = {move.where: move.replicas for move in chosen}
     after = {change.where: change.after for change in propose(chosen, racks).changes}
     if as_json:
         print_json({"current": plan_data(before), "proposed": plan_data(after)})
@@ -93,21 +93,21 @@ async def execute(cluster: Cluster, plan: PlanFile, options: Options) -> None:
             raise Failed(others)
     cost = cost_of(plan.targets, now, plan.log_dirs)
     _check_room(cost, options.force)
-    rollback = {where: now.original(where) for where in plan.targets}
-    before = {each: path for each in plan.log_dirs if (path := now.path_of(each)) is not None}
+    rollback = {tp: now.original(tp) for tp in plan.targets}
+    before = {x: path for x in plan.log_dirs if (path := now.path_of(x)) is not None}
     if not options.as_json:
         say_rollback(rollback, before)
     await directories.prefer(cluster, plan.log_dirs, now)
     outcomes = await _started(cluster, plan, now, options)
-    started = sorted(where for where, refusal in outcomes.items() if refusal is None)
+    started = sorted(tp for tp, refusal in outcomes.items() if refusal is None)
     if not options.as_json and started:
         what = "reassignment" if len(started) == 1 else "reassignments"
         say(f"Successfully started partition {what} for {_joined(started)}")
-    wanted = {each: plan.log_dirs[each] for each in plan.log_dirs if each.where in started}
+    wanted = {x: path for x, path in plan.log_dirs.items() if x.where in started}
     in_dirs = await directories.start(cluster, wanted)
     if options.as_json:
-        said = {"rollback": plan_data(rollback, before), **_outcomes(outcomes, "started")}
-        print_json({**said, **directories.outcomes_data(in_dirs)})
+        data = {"rollback": plan_data(rollback, before), **_outcomes(outcomes, "started")}
+        print_json({**data, **directories.outcomes_data(in_dirs)})
     else:
         directories.say_started(in_dirs)
     _raise_first(outcomes, "were not started")
@@ -131,7 +131,7 @@ async def _started(
     before = await rate_of(cluster)
     await set_rate(cluster, options.throttle)
     outcomes = await alter_reassignments(cluster, plan.targets)
-    if any(outcomes[where] is None for where in moves):
+    if any(outcomes[tp] is None for tp in moves):
         if not options.as_json:
             say(f"The throttle of moves was set to {options.throttle} B/s")
     else:
@@ -181,25 +181,25 @@ async def verify(cluster: Cluster, plan: PlanFile, keeps_throttle: bool, as_json
     and those of Kafka's tool.
     """
     now = await check(cluster, dirs=bool(plan.log_dirs))
-    rows = [_verified(where, replicas, now) for where, replicas in sorted(plan.targets.items())]
+    rows = [_verified(tp, replicas, now) for tp, replicas in sorted(plan.targets.items())]
     in_dirs = directories.verified(plan.log_dirs, now)
-    topics = {where.topic for where in plan.targets}
+    topics = {tp.topic for tp in plan.targets}
     removed = await _ended(cluster, now, topics, bool(now.moves or keeps_throttle))
     if as_json:
         done = all(row["state"] == "completed" for row in (*rows, *in_dirs))
-        said = {"completed": done, "throttle_removed": bool(removed), "partitions": rows}
-        print_json({**said, "log_dirs": in_dirs} if plan.log_dirs else said)
+        data = {"completed": done, "throttle_removed": bool(removed), "partitions": rows}
+        print_json({**data, "log_dirs": in_dirs} if plan.log_dirs else data)
         return
     say("Status of partition reassignment:")
     for row in rows:
-        where = f"{row['topic']}-{row['partition']}"
+        partition = f"{row['topic']}-{row['partition']}"
         if row["state"] == "completed":
-            say(f"Reassignment of partition {where} is completed.")
+            say(f"Reassignment of partition {partition} is completed.")
         elif row["state"] == "in_progress":
-            say(f"Reassignment of partition {where} is still in progress.")
+            say(f"Reassignment of partition {partition} is still in progress.")
         else:
             say(
-                f"There is no active reassignment of partition {where}, but replica set is "
+                f"There is no active reassignment of partition {partition}, but replica set is "
                 f"{_ids(row['replicas'])} rather than {_ids(row['target_replicas'])}."
             )
     directories.say_verified(in_dirs)
@@ -217,17 +217,17 @@ async def _ended(
     return []
 
 
-def _verified(where: TopicPartition, wanted: Sequence[int], now: Situation) -> dict[str, Any]:
-    found = now.partitions[where].replicas if where in now.partitions else ()
+def _verified(tp: TopicPartition, wanted: Sequence[int], now: Situation) -> dict[str, Any]:
+    replicas = now.partitions[tp].replicas if tp in now.partitions else ()
     # As in Kafka, whatever the targets of the running move are.
-    if where in now.moves:
+    if tp in now.moves:
         state = "in_progress"
     else:
-        state = "completed" if found == tuple(wanted) else "different"
+        state = "completed" if replicas == tuple(wanted) else "different"
     return {
-        **where._asdict(),
+        **tp._asdict(),
         "state": state,
-        "replicas": list(found),
+        "replicas": list(replicas),
         "target_replicas": list(wanted),
     }
 
@@ -235,7 +235,7 @@ def _verified(where: TopicPartition, wanted: Sequence[int], now: Situation) -> d
 async def list_moves(cluster: Cluster) -> None:
     """Print the running moves as a plan that ``--execute`` takes; ``{}`` when there is none."""
     now = await check(cluster)
-    running = {where: move.targets for where, move in now.moves.items()}
+    running = {tp: move.targets for tp, move in now.moves.items()}
     say(plan_text(running) if running else "{}")
     if running:
         await note_limits(cluster, now.racks)
@@ -249,13 +249,13 @@ async def cancel(
     When no move remains, the throttles of moves are removed, as by ``verify``.
     """
     now = await check(cluster)
-    running = [where for where in now.moves if plan is None or where in plan]
+    running = [tp for tp in now.moves if plan is None or tp in plan]
     outcomes = await alter_reassignments(cluster, dict.fromkeys(running))
     # A move that ended by itself meanwhile has no error: there is nothing to stop.
-    ended = {where: None if is_over(found) else found for where, found in outcomes.items()}
-    stopped = sorted(where for where, found in outcomes.items() if found is None)
+    ended = {tp: None if is_over(error) else error for tp, error in outcomes.items()}
+    stopped = sorted(tp for tp, error in outcomes.items() if error is None)
     remain = len(stopped) < len(now.moves) and (await check(cluster)).moves
-    topics = {where.topic for where in (now.moves if plan is None else plan)}
+    topics = {tp.topic for tp in (now.moves if plan is None else plan)}
     removed = await _ended(cluster, now, topics, bool(remain or keeps_throttle))
     if as_json:
         print_json({**_outcomes(ended, "cancelled"), "throttle_removed": bool(removed)})
@@ -275,19 +275,19 @@ async def revert(cluster: Cluster, plan: Targets | None, as_json: bool) -> None:
     """
     now = await check(cluster, placements=True)
     changed = now.changed()
-    back = {where: now.original(where) for where in changed if plan is None or where in plan}
-    rollback = {where: now.targets(where) for where in back}
+    back = {tp: now.original(tp) for tp in changed if plan is None or tp in plan}
+    rollback = {tp: now.targets(tp) for tp in back}
     if back and not as_json:
         say_rollback(rollback)
     outcomes = await alter_reassignments(cluster, back)
     if as_json:
-        said = {"plan": plan_data(back), "rollback": plan_data(rollback)}
-        print_json({**said, **_outcomes(outcomes, "started")})
+        data = {"plan": plan_data(back), "rollback": plan_data(rollback)}
+        print_json({**data, **_outcomes(outcomes, "started")})
     elif not back:
         say("There are no active partition reassignments." if plan is None else NONE_ACTIVE)
     else:
         say(plan_text(back))
-        started = sorted(where for where, found in outcomes.items() if found is None)
+        started = sorted(tp for tp, error in outcomes.items() if error is None)
         if started:
             say(f"Successfully started to move back: {_joined(started)}")
     if back:
@@ -297,10 +297,10 @@ async def revert(cluster: Cluster, plan: Targets | None, as_json: bool) -> None:
 
 def _outcomes(outcomes: Mapping[TopicPartition, Refused | None], good: str) -> dict[str, Any]:
     return {
-        good: [where._asdict() for where, refusal in sorted(outcomes.items()) if refusal is None],
+        good: [tp._asdict() for tp, refusal in sorted(outcomes.items()) if refusal is None],
         "refused": [
-            {**where._asdict(), "error": refusal.code.name, "reason": refusal.reason}
-            for where, refusal in sorted(outcomes.items())
+            {**tp._asdict(), "error": refusal.code.name, "reason": refusal.reason}
+            for tp, refusal in sorted(outcomes.items())
             if refusal is not None
         ],
     }
@@ -308,7 +308,7 @@ def _outcomes(outcomes: Mapping[TopicPartition, Refused | None], good: str) -> d
 
 def _raise_first(outcomes: Mapping[TopicPartition, Refused | None], what: str) -> None:
     """Raise the refusal of one partition as it is, of several as one line that counts them."""
-    refused = {where: found for where, found in sorted(outcomes.items()) if found is not None}
+    refused = {tp: error for tp, error in sorted(outcomes.items()) if error is not None}
     if not refused:
         return
     first = next(iter(refused.values()))

@@ -118,7 +118,7 @@ async def _left(cluster: Cluster, leaving: int) -> Situation:
         left = _on(now, leaving)
         if left != seen:
             seen, deadline = left, loop.time() + SHRINK_S
-        hosts = any(leaving in now.targets(where) for where in left)
+        hosts = any(leaving in now.targets(tp) for tp in left)
         if not left or hosts or loop.time() > deadline:
             return await check(cluster, dirs=True, timeout_ms=TIMEOUT_MS)
         await asyncio.sleep(POLL_S)
@@ -151,7 +151,7 @@ def _takers(now: Situation, asked: BalanceOptions) -> set[int]:
 def _emptying(now: Situation, leaving: int, asked: BalanceOptions) -> Plan:
     brokers = _takers(now, asked) - {leaving}
     partitions = now.assigned()
-    in_sync = {where: now.partitions[where].isr for where in _on(now, leaving)}
+    in_sync = {tp: now.partitions[tp].isr for tp in _on(now, leaving)}
     refusal = why_not_emptied(partitions, leaving, brokers)
     refusal = refusal or why_not_copied(in_sync, leaving, now.racks)
     if refusal is not None:
@@ -174,14 +174,14 @@ def _nothing_to_move(now: Situation, leaving: int) -> str:
 def _on(now: Situation, broker: int) -> list[TopicPartition]:
     """Return the partitions that a broker hosts, or in whose ISR it still is."""
     return [
-        where
-        for where, partition in now.partitions.items()
-        if broker in partition.replicas or broker in partition.isr or broker in now.targets(where)
+        tp
+        for tp, partition in now.partitions.items()
+        if broker in partition.replicas or broker in partition.isr or broker in now.targets(tp)
     ]
 
 
 def _check_room(plan: Plan, now: Situation) -> None:
-    full = cost_of({each.where: each.after for each in plan.changes}, now).why_no_room()
+    full = cost_of({change.where: change.after for change in plan.changes}, now).why_no_room()
     if full is not None:
         raise Failed(
             f"{full}; make room, or execute the plan of --json by `tidelog reassign-partitions "
@@ -194,7 +194,7 @@ def _print(plan: Plan, now: Situation, nothing: str) -> None:
         say(nothing)
         return
     partitions = now.assigned()
-    tables.print_cost(cost_of({each.where: each.after for each in plan.changes}, now))
+    tables.print_cost(cost_of({change.where: change.after for change in plan.changes}, now))
     say("")
     before, after = loads(partitions, now.racks), loads(plan.applied(partitions), now.racks)
     tables.print_loads(before, after, now.racks)
@@ -204,7 +204,7 @@ def _say_rollback(plan: Plan, asked: BalanceOptions) -> None:
     """Print the plan that leads back, before anything moves."""
     if plan.changes and not asked.as_json:
         say("")
-        say_rollback({each.where: each.before for each in plan.changes})
+        say_rollback({change.where: change.before for change in plan.changes})
 
 
 def _finish(plan: Plan, now: Situation, asked: BalanceOptions, done: Done) -> None:
@@ -228,8 +228,8 @@ def _data(plan: Plan, now: Situation, done: Done) -> dict[str, Any]:
     partitions = now.assigned()
     before, after = loads(partitions, now.racks), loads(plan.applied(partitions), now.racks)
     return {
-        "plan": plan_data({each.where: each.after for each in plan.changes}),
-        "rollback": plan_data({each.where: each.before for each in plan.changes}),
+        "plan": plan_data({change.where: change.after for change in plan.changes}),
+        "rollback": plan_data({change.where: change.before for change in plan.changes}),
         "copied_replicas": plan.copied_replicas,
         "copied_bytes": plan.copied_bytes,
         "moved_leaders": plan.moved_leaders,
@@ -247,6 +247,6 @@ def _data(plan: Plan, now: Situation, done: Done) -> dict[str, Any]:
     }
 
 
-def _load(found: Mapping[int, Load], broker: int) -> dict[str, int]:
-    load = found[broker]
+def _load(loads: Mapping[int, Load], broker: int) -> dict[str, int]:
+    load = loads[broker]
     return {"leaders": load.leaders, "replicas": load.replicas, "bytes": load.size}

@@ -23,28 +23,28 @@ def why_refused(
     log_dirs: LogDirs | None = None,
 ) -> str | None:
     """Return what is wrong with a plan, in one line, or None. A dead broker is none of it."""
-    topics = {where.topic for where in now.partitions}
-    unknown = sorted({where.topic for where in targets} - topics)
+    topics = {tp.topic for tp in now.partitions}
+    unknown = sorted({tp.topic for tp in targets} - topics)
     if unknown:
         return f"the plan names topics that do not exist: {named(unknown)}"
-    missing = sorted(where for where in targets if where not in now.partitions)
+    missing = sorted(tp for tp in targets if tp not in now.partitions)
     if missing:
         return f"the plan names partitions that do not exist: {named(list(map(str, missing)))}"
-    known = now.known_brokers()
-    for where, replicas in sorted(targets.items()):
-        if len(replicas) > len(known):
-            return f"{where} would have {len(replicas)} replicas, and there are {_count(known)}"
-    strangers = sorted({broker for some in targets.values() for broker in some} - known)
+    brokers = now.known_brokers()
+    for tp, replicas in sorted(targets.items()):
+        if len(replicas) > len(brokers):
+            return f"{tp} would have {len(replicas)} replicas, and there are {_count(brokers)}"
+    strangers = sorted({broker for some in targets.values() for broker in some} - brokers)
     if strangers:
         return (
             f"the plan names brokers that are neither alive nor in any assignment: "
             f"{named(list(map(str, strangers)))}"
         )
-    for where, replicas in sorted(targets.items()):
-        hosts = hosts_of(now.partitions[where].replicas, now.targets(where))
+    for tp, replicas in sorted(targets.items()):
+        hosts = hosts_of(now.partitions[tp].replicas, now.targets(tp))
         closed = sorted(now.placements.closed.intersection(replicas).difference(hosts))
         if closed:
-            return f"the plan gives {where} to broker {closed[0]}, {CLOSED}"
+            return f"the plan gives {tp} to broker {closed[0]}, {CLOSED}"
     return _why_not_in(log_dirs or {}, now)
 
 
@@ -77,9 +77,9 @@ def _count(brokers: Iterable[int]) -> str:
 def why_others_run(targets: Mapping[TopicPartition, Sequence[int]], now: Situation) -> str | None:
     """Return which running moves are not of this plan, or None: a plan may be executed again."""
     others = sorted(
-        str(where)
-        for where, move in now.moves.items()
-        if where not in targets or tuple(targets[where]) != move.targets
+        str(tp)
+        for tp, move in now.moves.items()
+        if tp not in targets or tuple(targets[tp]) != move.targets
     )
     if not others:
         return None

@@ -65,14 +65,14 @@ class Cost:
     @property
     def copied_bytes(self) -> int:
         """The bytes that are copied, as far as sizes are known."""
-        return sum(each.size or 0 for each in self.partitions)
+        return sum(partition.size or 0 for partition in self.partitions)
 
     def why_no_room(self) -> str | None:
         """Return which log directories would be full and what they lack, or None."""
         lacking = [
-            f"broker {each.broker} {each.paths[0]} lacks {readable(-left)}"
-            for each in self.volumes
-            if (left := each.left) is not None and left < 0
+            f"broker {volume.broker} {volume.paths[0]} lacks {readable(-left)}"
+            for volume in self.volumes
+            if (left := volume.left) is not None and left < 0
         ]
         return f"there is no room for the copies: {named(lacking)}" if lacking else None
 
@@ -85,63 +85,63 @@ def cost_of(
     """Return the cost of a plan; the moves that run already need room, too."""
     volumes = _volumes(now)
     sizes, held = now.sizes(), now.held()
-    wanted = {where: tuple(move.targets) for where, move in now.moves.items()}
-    wanted |= {where: tuple(replicas) for where, replicas in targets.items()}
+    wanted = {tp: tuple(move.targets) for tp, move in now.moves.items()}
+    wanted |= {tp: tuple(replicas) for tp, replicas in targets.items()}
     unknown: set[int] = set()
     rows: dict[TopicPartition, CostOfPartition] = {}
-    for where in sorted(wanted, key=lambda where: (sizes.get(where, 0), where)):
-        partition = now.partitions[where]
+    for tp in sorted(wanted, key=lambda tp: (sizes.get(tp, 0), tp)):
+        partition = now.partitions[tp]
         size = 0
-        for broker in wanted[where]:
-            replica = Replica(where, broker)
+        for broker in wanted[tp]:
+            replica = Replica(tp, broker)
             path, present = (log_dirs or {}).get(replica), now.path_of(replica)
             moves = path is not None and present is not None and not is_same(path, present)
             if broker in partition.replicas and not moves:
                 continue
             # In another directory of its broker it is copied as a whole.
-            has = 0 if moves else held.get((broker, where), 0)
-            rest = max(0, sizes.get(where, 0) - has)
+            has = 0 if moves else held.get((broker, tp), 0)
+            rest = max(0, sizes.get(tp, 0) - has)
             size += rest
-            if not _place(volumes.get(broker, []), where, rest, path):
+            if not _place(volumes.get(broker, []), tp, rest, path):
                 unknown.add(broker)
-        rows[where] = CostOfPartition(
-            where,
-            now.targets(where),
-            wanted[where],
-            size if where in sizes else None,
+        rows[tp] = CostOfPartition(
+            tp,
+            now.targets(tp),
+            wanted[tp],
+            size if tp in sizes else None,
             partition.leader,
-            partition.leader if partition.leader in wanted[where] else wanted[where][0],
+            partition.leader if partition.leader in wanted[tp] else wanted[tp][0],
         )
     return Cost(
-        [rows[where] for where in sorted(targets)],
-        [each for some in volumes.values() for each in some if each.arriving or each.replicas],
+        [rows[tp] for tp in sorted(targets)],
+        [one for some in volumes.values() for one in some if one.arriving or one.replicas],
         sorted(unknown),
     )
 
 
-def _place(volumes: Sequence[Volume], where: TopicPartition, size: int, path: str | None) -> bool:
+def _place(volumes: Sequence[Volume], tp: TopicPartition, size: int, path: str | None) -> bool:
     """Add a replica to the volume that would take it; return whether one is known."""
-    known = [each for each in volumes if each.left is not None]
+    measured = [volume for volume in volumes if volume.left is not None]
     able = (
-        [each for each in volumes if path and any(is_same(path, x) for x in each.paths)]
-        or [each for each in volumes if where in each.holds]
-        or [each for each in known if each.is_open]
-        or known
+        [volume for volume in volumes if path and any(is_same(path, x) for x in volume.paths)]
+        or [volume for volume in volumes if tp in volume.holds]
+        or [volume for volume in measured if volume.is_open]
+        or measured
     )
     if not able:
         return False
-    chosen = max(able, key=lambda each: each.left or 0)
+    chosen = max(able, key=lambda volume: volume.left or 0)
     chosen.arriving += size
     chosen.replicas += 1
     return chosen.left is not None
 
 
 def _volumes(now: Situation) -> dict[int, list[Volume]]:
-    found: dict[int, dict[tuple[int, int] | str, Volume]] = {}
+    by_broker: dict[int, dict[tuple[int, int] | str, Volume]] = {}
     for broker, entry in now.described():
         if entry.error is not None:
             continue
-        by_size = found.setdefault(broker, {})
+        by_size = by_broker.setdefault(broker, {})
         volume = by_size.setdefault(
             _identity(entry), Volume(broker, [], entry.usable_bytes, entry.total_bytes)
         )
@@ -149,7 +149,7 @@ def _volumes(now: Situation) -> dict[int, list[Volume]]:
         volume.holds.update(entry.replicas)
         cordoned = cordoned_among(now.placements.cordoned.get(broker, ()), [entry.path])
         volume.is_open = volume.is_open or not cordoned
-    return {broker: list(some.values()) for broker, some in found.items()}
+    return {broker: list(some.values()) for broker, some in by_broker.items()}
 
 
 def _identity(entry: LogDir) -> tuple[int, int] | str:

@@ -67,24 +67,24 @@ async def _add_moves(cluster: Cluster, shown: list[dict[str, Any]], placements: 
         note(f"moves are not shown, the controller does not respond: {moves}")
         return
     items = {
-        where: item
+        tp: item
         for topic in shown
         for item in topic["partitions"]
-        if (where := TopicPartition(topic["topic"], item["partition"])) in moves
+        if (tp := TopicPartition(topic["topic"], item["partition"])) in moves
     }
     if not items:
         return
-    moving = {where: moves[where] for where in items}
-    partitions = {where: _partition(item) for where, item in items.items()}
+    moving = {tp: moves[tp] for tp in items}
+    partitions = {tp: _partition(item) for tp, item in items.items()}
     brokers = {broker for move in moving.values() for broker in move.replicas}
     racks = {node: cluster.view.brokers[node].rack for node in cluster.view.brokers}
     dirs = await log_dirs(cluster, sorted(brokers & racks.keys()))
     now = Situation(racks, partitions, moving, dirs, placements)
-    for where, item in items.items():
-        item["target_replicas"] = list(now.targets(where))
-        item["original_replicas"] = list(now.original(where))
-    for where, share in shares(now).items():
-        items[where]["copied_share"] = share
+    for tp, item in items.items():
+        item["target_replicas"] = list(now.targets(tp))
+        item["original_replicas"] = list(now.original(tp))
+    for tp, share in shares(now).items():
+        items[tp]["copied_share"] = share
 
 
 def shares(now: Situation) -> dict[TopicPartition, float]:
@@ -98,9 +98,9 @@ def shares(now: Situation) -> dict[TopicPartition, float]:
         total[copy.where] += copy.total
         copied[copy.where] += min(copy.total, copy.copied or 0)
     return {
-        where: round(copied[where] / total[where], 3) if total[where] else 1.0
-        for where in now.moves
-        if where not in unknown
+        tp: round(copied[tp] / total[tp], 3) if total[tp] else 1.0
+        for tp in now.moves
+        if tp not in unknown
     }
 
 

@@ -39,7 +39,7 @@ async def start(cluster: Cluster, wanted: LogDirs) -> Outcomes:
     pending = dict(wanted)
     while pending:
         outcomes |= await _alter(cluster, pending)
-        pending = {each: path for each, path in pending.items() if _is_not_there(outcomes[each])}
+        pending = {x: path for x, path in pending.items() if _is_not_there(outcomes[x])}
         if not pending or loop.time() > deadline:
             break
         await asyncio.sleep(POLL_S)
@@ -52,30 +52,30 @@ async def prefer(cluster: Cluster, wanted: LogDirs, now: Situation) -> None:
     Otherwise a replica is created in another one, and copied twice. ``start`` has the outcome.
     """
     new = {
-        each: path
-        for each, path in wanted.items()
-        if each.broker not in now.partitions[each.where].replicas
+        replica: path
+        for replica, path in wanted.items()
+        if replica.broker not in now.partitions[replica.where].replicas
     }
     await _alter(cluster, new)
 
 
 async def _alter(cluster: Cluster, wanted: LogDirs) -> Outcomes:
-    brokers = sorted({each.broker for each in wanted})
-    found = await ask_each(
+    brokers = sorted({replica.broker for replica in wanted})
+    answers = await ask_each(
         brokers,
         lambda broker: alter_log_dirs(
             cluster,
             broker,
-            {each.where: path for each, path in wanted.items() if each.broker == broker},
+            {replica.where: path for replica, path in wanted.items() if replica.broker == broker},
         ),
         "broker",
     )
-    by_broker = dict(zip(brokers, found, strict=True))
+    by_broker = dict(zip(brokers, answers, strict=True))
     outcomes: Outcomes = {}
-    for each in wanted:
-        of_broker = by_broker[each.broker]
-        outcomes[each] = (
-            of_broker if isinstance(of_broker, ClientError) else of_broker.get(each.where)
+    for replica in wanted:
+        of_broker = by_broker[replica.broker]
+        outcomes[replica] = (
+            of_broker if isinstance(of_broker, ClientError) else of_broker.get(replica.where)
         )
     return outcomes
 
@@ -86,7 +86,7 @@ def _is_not_there(outcome: ClientError | None) -> bool:
 
 def say_started(outcomes: Outcomes) -> None:
     """Say which moves were started."""
-    started = sorted(each for each, outcome in outcomes.items() if outcome is None)
+    started = sorted(replica for replica, outcome in outcomes.items() if outcome is None)
     if started:
         what = "move" if len(started) == 1 else "moves"
         say(f"Successfully started log directory {what} for: {','.join(map(str, started))}")
@@ -98,15 +98,15 @@ def outcomes_data(outcomes: Outcomes) -> dict[str, Any]:
         return {}
     return {
         "log_dirs": [
-            {**_data(each), "error": None if outcome is None else str(outcome)}
-            for each, outcome in sorted(outcomes.items())
+            {**_data(replica), "error": None if outcome is None else str(outcome)}
+            for replica, outcome in sorted(outcomes.items())
         ]
     }
 
 
 def raise_first(outcomes: Outcomes) -> None:
     """Raise Failed if a move was not started."""
-    failed = {each: outcome for each, outcome in sorted(outcomes.items()) if outcome is not None}
+    failed = {x: outcome for x, outcome in sorted(outcomes.items()) if outcome is not None}
     if failed:
         first = next(iter(failed.values()))
         many = counted(len(failed), "replica")
@@ -116,38 +116,38 @@ def raise_first(outcomes: Outcomes) -> None:
 def verified(wanted: LogDirs, now: Situation) -> list[dict[str, Any]]:
     """Return how far each replica of a plan is, as data for JSON."""
     rows = []
-    for each, path in sorted(wanted.items()):
-        present, future = now.path_of(each), now.future_path_of(each)
+    for replica, path in sorted(wanted.items()):
+        present, future = now.path_of(replica), now.future_path_of(replica)
         if future is not None and is_same(future, path):
             state = "in_progress"
         elif present is not None and is_same(present, path):
             state = "completed"
         else:
             state = "missing" if present is None else "different"
-        rows.append({**_data(each), "state": state, "log_dir": present, "target_log_dir": path})
+        rows.append({**_data(replica), "state": state, "log_dir": present, "target_log_dir": path})
     return rows
 
 
 def say_verified(rows: Sequence[Mapping[str, Any]]) -> None:
     """Say how far the replicas are."""
     for row in rows:
-        where = f"{row['topic']}-{row['partition']}"
-        replica = f"{where}-{row['broker']}"
+        partition = f"{row['topic']}-{row['partition']}"
+        replica = f"{partition}-{row['broker']}"
         if row["state"] == "completed":
             say(f"Reassignment of replica {replica} completed successfully.")
         elif row["state"] == "in_progress":
             say(f"Reassignment of replica {replica} is still in progress.")
         elif row["state"] == "missing":
             say(
-                f"Partition {where} cannot be found in any live log directory on broker "
+                f"Partition {partition} cannot be found in any live log directory on broker "
                 f"{row['broker']}."
             )
         else:
             say(
-                f"Partition {where} on broker {row['broker']} is not being moved from log dir "
+                f"Partition {partition} on broker {row['broker']} is not being moved from log dir "
                 f"{row['log_dir']} to {row['target_log_dir']}."
             )
 
 
-def _data(each: Replica) -> dict[str, Any]:
-    return {**each.where._asdict(), "broker": each.broker}
+def _data(replica: Replica) -> dict[str, Any]:
+    return {**replica.where._asdict(), "broker": replica.broker}

@@ -90,22 +90,22 @@ def text_of_plan(file: Path, option: str) -> str:
 
 def parse_plan(text: str, option: str = "--reassignment-json-file") -> PlanFile:
     """Parse a plan. Raises WrongUsage with what is wrong and where."""
-    found: Targets = {}
+    targets: Targets = {}
     log_dirs: dict[Replica, str] = {}
     for number, row in enumerate(_decoded(text, _Plan, option).partitions):
-        where = TopicPartition(row.topic, row.partition)
+        tp = TopicPartition(row.topic, row.partition)
         wrong = _why_wrong(row)
-        if wrong is None and where in found:
+        if wrong is None and tp in targets:
             wrong = "it is named more than once"
         if wrong is not None:
-            raise WrongUsage(f"{option}: {where} (partitions[{number}]): {wrong}")
-        found[where] = tuple(row.replicas)
+            raise WrongUsage(f"{option}: {tp} (partitions[{number}]): {wrong}")
+        targets[tp] = tuple(row.replicas)
         for broker, path in zip(row.replicas, row.log_dirs or (), strict=False):
             if path != ANY:
-                log_dirs[Replica(where, broker)] = path
-    if not found:
+                log_dirs[Replica(tp, broker)] = path
+    if not targets:
         raise WrongUsage(f"{option}: the plan names no partition")
-    return PlanFile(found, log_dirs)
+    return PlanFile(targets, log_dirs)
 
 
 def _why_wrong(row: _Row) -> str | None:
@@ -133,7 +133,7 @@ def _why_wrong(row: _Row) -> str | None:
 
 def parse_topics(text: str, option: str = "--topics-to-move-json-file") -> list[str]:
     """Parse the topics to move. Raises WrongUsage with what is wrong and where."""
-    names = [each.topic for each in _decoded(text, _Topics, option).topics]
+    names = [topic.topic for topic in _decoded(text, _Topics, option).topics]
     if not names:
         raise WrongUsage(f"{option}: the file names no topic")
     again = _repeated(names)
@@ -181,11 +181,11 @@ def parse_brokers(text: str, option: str = "--broker-list") -> list[int]:
     for piece in pieces:
         if not (piece.isascii() and piece.isdecimal()):
             raise WrongUsage(f"{option} takes broker ids with commas, not {piece!r}")
-    found = [int(piece) for piece in pieces]
-    again = _repeated(found)
+    node_ids = [int(piece) for piece in pieces]
+    again = _repeated(node_ids)
     if again is not None:
         raise WrongUsage(f"{option} names broker {again} more than once")
-    return found
+    return node_ids
 
 
 def plan_data(
@@ -193,16 +193,16 @@ def plan_data(
 ) -> dict[str, object]:
     """Return a plan as the data of its JSON; partitions are sorted."""
     chosen = log_dirs or {}
-    rows = [(where, list(targets[where])) for where in sorted(targets)]
+    rows = [(tp, list(targets[tp])) for tp in sorted(targets)]
     return {
         "version": VERSION,
         "partitions": [
             {
-                **where._asdict(),
+                **tp._asdict(),
                 "replicas": replicas,
-                "log_dirs": [chosen.get(Replica(where, broker), ANY) for broker in replicas],
+                "log_dirs": [chosen.get(Replica(tp, broker), ANY) for broker in replicas],
             }
-            for where, replicas in rows
+            for tp, replicas in rows
         ],
     }
 

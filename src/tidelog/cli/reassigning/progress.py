@@ -58,26 +58,26 @@ class Samples:
         held, sizes = now.held(), now.sizes()
         self._samples.append((time_s, held))
         rows = []
-        for where, move in sorted(now.moves.items()):
-            in_sync = now.partitions[where].isr
+        for tp, move in sorted(now.moves.items()):
+            in_sync = now.partitions[tp].isr
             for broker in move.targets:
                 if broker in in_sync:
                     continue
-                copied, total = held.get((broker, where)), sizes.get(where)
-                rate, is_still = self._rate((broker, where))
-                waits_for = _waits(now, where, broker, copied, total)
+                copied, total = held.get((broker, tp)), sizes.get(tp)
+                rate, is_still = self._rate((broker, tp))
+                waits_for = _waits(now, tp, broker, copied, total)
                 if not waits_for and is_still:
                     waits_for = _why_still(throttle)
-                rows.append(TargetProgress(where, broker, copied, total, rate, waits_for))
+                rows.append(TargetProgress(tp, broker, copied, total, rate, waits_for))
         return rows
 
     def _rate(self, key: tuple[int, TopicPartition]) -> tuple[float | None, bool]:
         """Return bytes per second, None if they are unknown, and whether none came lately."""
-        known = [(at, held[key]) for at, held in self._samples if key in held]
-        if len(known) < 2 or known[-1][0] <= known[0][0]:
+        samples = [(time, held[key]) for time, held in self._samples if key in held]
+        if len(samples) < 2 or samples[-1][0] <= samples[0][0]:
             return None, False
-        rate = max(0, known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
-        return rate, known[-1][1] <= known[-2][1]
+        rate = max(0, samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])
+        return rate, samples[-1][1] <= samples[-2][1]
 
 
 def _why_still(throttle: int | None) -> str:
@@ -87,11 +87,11 @@ def _why_still(throttle: int | None) -> str:
 
 
 def _waits(
-    now: Situation, where: TopicPartition, broker: int, copied: int | None, total: int | None
+    now: Situation, tp: TopicPartition, broker: int, copied: int | None, total: int | None
 ) -> str:
     if broker not in now.racks:
         return f"broker {broker} to start: it is not alive"
-    if now.partitions[where].leader == NO_LEADER:
+    if now.partitions[tp].leader == NO_LEADER:
         return "a leader"
     entries = now.dirs.get(broker)
     if isinstance(entries, ClientError):
@@ -99,7 +99,7 @@ def _waits(
     failed = [entry.path for entry in entries or () if entry.error is not None]
     if copied is None and failed:
         return f"a log directory: {failed[0]} failed"
-    if total is not None and lacks_room(entries or (), where, total - (copied or 0)):
+    if total is not None and lacks_room(entries or (), tp, total - (copied or 0)):
         return f"room in a log directory of broker {broker}"
     if copied is None:
         return "its turn"

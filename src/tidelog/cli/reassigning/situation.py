@@ -40,67 +40,67 @@ class Situation:
     dirs: Dirs = field(default_factory=dict)
     placements: Placements = NOTHING_KNOWN
 
-    def targets(self, where: TopicPartition) -> tuple[int, ...]:
+    def targets(self, tp: TopicPartition) -> tuple[int, ...]:
         """Return the replicas of a partition once its move, if any, is done."""
-        move = self.moves.get(where)
-        return self.partitions[where].replicas if move is None else move.targets
+        move = self.moves.get(tp)
+        return self.partitions[tp].replicas if move is None else move.targets
 
-    def has(self, where: TopicPartition, replicas: Iterable[int]) -> bool:
+    def has(self, tp: TopicPartition, replicas: Iterable[int]) -> bool:
         """Return whether a partition has just these replicas, in this order."""
-        known = self.partitions.get(where)
-        return known is not None and known.replicas == tuple(replicas)
+        listed = self.partitions.get(tp)
+        return listed is not None and listed.replicas == tuple(replicas)
 
-    def original(self, where: TopicPartition) -> tuple[int, ...]:
+    def original(self, tp: TopicPartition) -> tuple[int, ...]:
         """Return the replicas before the first change of a move that runs or was cancelled.
 
         Of a controller that does not say them: those of a running move, as API 46 implies them.
         """
-        known = self.placements.originals.get(where)
-        if known is not None:
-            return known
-        move, replicas = self.moves.get(where), self.partitions[where].replicas
+        original = self.placements.originals.get(tp)
+        if original is not None:
+            return original
+        move, replicas = self.moves.get(tp), self.partitions[tp].replicas
         return replicas if move is None else move.original(replicas)
 
     def changed(self) -> list[TopicPartition]:
         """Return the partitions that move or whose cancelled move has left other replicas."""
         left = self.partitions.keys() & self.placements.originals.keys()
         return sorted(
-            where
-            for where in {*self.moves, *left}
-            if where in self.moves or self.original(where) != self.partitions[where].replicas
+            tp
+            for tp in {*self.moves, *left}
+            if tp in self.moves or self.original(tp) != self.partitions[tp].replicas
         )
 
     def known_brokers(self) -> set[int]:
         """Return the brokers that are alive or in any assignment. O(replicas)."""
-        found = set(self.racks)
-        for where, partition in self.partitions.items():
-            found.update(partition.replicas, self.targets(where))
-        found.update(*self.placements.originals.values())
-        return found
+        brokers = set(self.racks)
+        for tp, partition in self.partitions.items():
+            brokers.update(partition.replicas, self.targets(tp))
+        brokers.update(*self.placements.originals.values())
+        return brokers
 
     def on_dead_brokers(self) -> list[TopicPartition]:
         """Return the partitions with a replica on a dead broker, for which a move would wait."""
         return sorted(
-            where for where in self.partitions if not self.racks.keys() >= set(self.targets(where))
+            tp for tp in self.partitions if not self.racks.keys() >= set(self.targets(tp))
         )
 
     def held(self) -> dict[tuple[int, TopicPartition], int]:
         """Return the bytes of each replica that a log directory has, by broker and partition."""
         return {
-            (broker, where): size
+            (broker, tp): size
             for broker, entry in self.described()
-            for where, size in entry.replicas.items()
+            for tp, size in entry.replicas.items()
         }
 
     def path_of(self, replica: Replica) -> str | None:
         """Return the log directory of a replica; None if no broker says it."""
-        found = self._entries_with(replica)
-        return next((entry.path for entry in found if replica.where in entry.replicas), None)
+        entries = self._entries_with(replica)
+        return next((entry.path for entry in entries if replica.where in entry.replicas), None)
 
     def future_path_of(self, replica: Replica) -> str | None:
         """Return the log directory to which a replica is being moved on its broker, if it is."""
-        found = self._entries_with(replica)
-        return next((entry.path for entry in found if replica.where in entry.futures), None)
+        entries = self._entries_with(replica)
+        return next((entry.path for entry in entries if replica.where in entry.futures), None)
 
     def _entries_with(self, replica: Replica) -> list[LogDir]:
         entries = self.dirs.get(replica.broker, ())
@@ -109,21 +109,18 @@ class Situation:
     def sizes(self) -> dict[TopicPartition, int]:
         """Return the bytes of a whole replica, the leader's; without it those of the largest."""
         held = self.held()
-        found: dict[TopicPartition, int] = {}
-        for (_, where), size in held.items():
-            found[where] = max(size, found.get(where, 0))
-        for where, partition in self.partitions.items():
-            if (partition.leader, where) in held:
-                found[where] = held[partition.leader, where]
-        return found
+        sizes: dict[TopicPartition, int] = {}
+        for (_, tp), size in held.items():
+            sizes[tp] = max(size, sizes.get(tp, 0))
+        for tp, partition in self.partitions.items():
+            if (partition.leader, tp) in held:
+                sizes[tp] = held[partition.leader, tp]
+        return sizes
 
     def assigned(self) -> list[Assigned]:
         """Return the partitions as a plan is made for them: as if their moves were done."""
         sizes = self.sizes()
-        return [
-            Assigned(where, self.targets(where), sizes.get(where, 0))
-            for where in sorted(self.partitions)
-        ]
+        return [Assigned(tp, self.targets(tp), sizes.get(tp, 0)) for tp in sorted(self.partitions)]
 
     def described(self) -> Iterator[tuple[int, LogDir]]:
         """Yield each log directory that its broker describes, with the broker."""
@@ -163,7 +160,7 @@ async def check(
     one may take over meanwhile.
     With ``placements`` also what only the controller knows of them: it walks over all partitions.
     """
-    known = await describe_placements(cluster) if placements else NOTHING_KNOWN
+    placed = await describe_placements(cluster) if placements else NOTHING_KNOWN
     # The moves first: one that ends meanwhile has its new replicas in the metadata then.
     moves = await list_reassignments(cluster, timeout_ms=timeout_ms)
     view = await cluster.all_topics()
@@ -174,9 +171,9 @@ async def check(
         if not topic.error
         for index, partition in topic.partitions.items()
     }
-    kept = {where: move for where, move in moves.items() if where in partitions}
-    found = await log_dirs(cluster, racks) if dirs else {}
-    return Situation(racks, partitions, kept, found, known)
+    kept = {tp: move for tp, move in moves.items() if tp in partitions}
+    by_broker = await log_dirs(cluster, racks) if dirs else {}
+    return Situation(racks, partitions, kept, by_broker, placed)
 
 
 async def log_dirs(
@@ -184,5 +181,5 @@ async def log_dirs(
 ) -> dict[int, list[LogDir] | ClientError]:
     """Return the log directories of some brokers; one that is silent yields its error."""
     nodes = list(brokers)
-    found = await ask_each(nodes, lambda node_id: describe_log_dirs(cluster, node_id), "broker")
-    return dict(zip(nodes, found, strict=True))
+    answers = await ask_each(nodes, lambda node_id: describe_log_dirs(cluster, node_id), "broker")
+    return dict(zip(nodes, answers, strict=True))

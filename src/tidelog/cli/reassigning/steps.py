@@ -57,12 +57,12 @@ async def carry_out(cluster: Cluster, changes: Sequence[Change], done: Done) -> 
     while waiting or running:
         some = [waiting.popleft() for _ in range(min(AT_ONCE - len(running), len(waiting)))]
         if some:
-            found = await alter_reassignments(cluster, {each.where: each.after for each in some})
-            for where, refusal in found.items():
+            outcomes = await alter_reassignments(cluster, {move.where: move.after for move in some})
+            for tp, refusal in outcomes.items():
                 if refusal is None:
-                    running.add(where)
+                    running.add(tp)
                 else:
-                    done.refused[where] = refusal
+                    done.refused[tp] = refusal
         left = set(await list_reassignments(cluster, sorted(running))) if running else set()
         ended = sorted(running - left)
         if ended:

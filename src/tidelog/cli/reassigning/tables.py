@@ -23,8 +23,8 @@ def print_cost(cost: Cost) -> None:
     print_table(
         ["Partition", "Replicas", "NewReplicas", "ToCopy", "Leader"],
         [
-            [each.where, _ids(each.before), _ids(each.after), _size(each.size), _leader(each)]
-            for each in cost.partitions[:PARTITIONS_SHOWN]
+            [one.where, _ids(one.before), _ids(one.after), _size(one.size), _leader(one)]
+            for one in cost.partitions[:PARTITIONS_SHOWN]
         ],
         right=["ToCopy"],
         spare=["Leader"],
@@ -39,25 +39,25 @@ def print_cost(cost: Cost) -> None:
             ["Broker", "LogDir", "Replicas", "ToCopy", "Free", "FreeAfterwards"],
             [
                 [
-                    each.broker,
-                    ",".join(each.paths),
-                    each.replicas,
-                    readable(each.arriving),
-                    _size(each.usable if each.usable >= 0 else None),
-                    _left(each.left),
+                    volume.broker,
+                    ",".join(volume.paths),
+                    volume.replicas,
+                    readable(volume.arriving),
+                    _size(volume.usable if volume.usable >= 0 else None),
+                    _left(volume.left),
                 ]
-                for each in cost.volumes
+                for volume in cost.volumes
             ],
             right=["Broker", "Replicas", "ToCopy", "Free", "FreeAfterwards"],
             folds=["LogDir"],
         )
     say("")
-    leaders = sum(each.leader != each.new_leader for each in cost.partitions)
-    unsized = sum(each.size is None for each in cost.partitions)
-    said = [f"{readable(cost.copied_bytes)} to copy", f"{counted(leaders, 'leader')} to move"]
+    leaders = sum(partition.leader != partition.new_leader for partition in cost.partitions)
+    unsized = sum(partition.size is None for partition in cost.partitions)
+    parts = [f"{readable(cost.copied_bytes)} to copy", f"{counted(leaders, 'leader')} to move"]
     if unsized:
-        said.append(f"the size of {counted(unsized, 'partition')} is unknown")
-    say(", ".join(said))
+        parts.append(f"the size of {counted(unsized, 'partition')} is unknown")
+    say(", ".join(parts))
     for broker in cost.unknown:
         say(f"broker {broker}: its free space is unknown")
 
@@ -70,25 +70,25 @@ def cost_data(cost: Cost) -> dict[str, Any]:
         "unknown_brokers": cost.unknown,
         "partitions": [
             {
-                **each.where._asdict(),
-                "replicas": list(each.before),
-                "new_replicas": list(each.after),
-                "copied_bytes": each.size,
-                "leader": None if each.leader < 0 else each.leader,
-                "new_leader": each.new_leader,
+                **partition.where._asdict(),
+                "replicas": list(partition.before),
+                "new_replicas": list(partition.after),
+                "copied_bytes": partition.size,
+                "leader": None if partition.leader < 0 else partition.leader,
+                "new_leader": partition.new_leader,
             }
-            for each in cost.partitions
+            for partition in cost.partitions
         ],
         "log_dirs": [
             {
-                "broker": each.broker,
-                "log_dirs": each.paths,
-                "replicas": each.replicas,
-                "copied_bytes": each.arriving,
-                "free_bytes": each.usable if each.usable >= 0 else None,
-                "free_bytes_afterwards": each.left,
+                "broker": volume.broker,
+                "log_dirs": volume.paths,
+                "replicas": volume.replicas,
+                "copied_bytes": volume.arriving,
+                "free_bytes": volume.usable if volume.usable >= 0 else None,
+                "free_bytes_afterwards": volume.left,
             }
-            for each in cost.volumes
+            for volume in cost.volumes
         ],
     }
 
@@ -106,28 +106,28 @@ def copy_rows(copies: Sequence[TargetProgress]) -> list[list[Any]]:
     """Return the cells of the copies."""
     return [
         [
-            each.where,
-            each.broker,
-            _size(each.copied),
-            _size(each.total),
-            None if each.rate is None else f"{readable(int(each.rate))}/s",
-            _duration(each.left_s),
-            each.waits_for,
+            copy.where,
+            copy.broker,
+            _size(copy.copied),
+            _size(copy.total),
+            None if copy.rate is None else f"{readable(int(copy.rate))}/s",
+            _duration(copy.left_s),
+            copy.waits_for,
         ]
-        for each in copies
+        for copy in copies
     ]
 
 
-def copy_data(each: TargetProgress) -> dict[str, Any]:
+def copy_data(copy: TargetProgress) -> dict[str, Any]:
     """Return what ``--watch --json`` shows of one copy."""
     return {
-        **each.where._asdict(),
-        "target": each.broker,
-        "copied_bytes": each.copied,
-        "total_bytes": each.total,
-        "bytes_per_second": None if each.rate is None else round(each.rate),
-        "seconds_left": None if each.left_s is None else round(each.left_s, 1),
-        "waits_for": each.waits_for or None,
+        **copy.where._asdict(),
+        "target": copy.broker,
+        "copied_bytes": copy.copied,
+        "total_bytes": copy.total,
+        "bytes_per_second": None if copy.rate is None else round(copy.rate),
+        "seconds_left": None if copy.left_s is None else round(copy.left_s, 1),
+        "waits_for": copy.waits_for or None,
     }
 
 
@@ -165,9 +165,9 @@ def _left(left: int | None) -> str | None:
     return readable(left) if left >= 0 else f"lacks {readable(-left)}"
 
 
-def _leader(each: CostOfPartition) -> str:
-    now = "none" if each.leader < 0 else str(each.leader)
-    return now if each.leader == each.new_leader else f"{now} → {each.new_leader}"
+def _leader(cost: CostOfPartition) -> str:
+    now = "none" if cost.leader < 0 else str(cost.leader)
+    return now if cost.leader == cost.new_leader else f"{now} → {cost.new_leader}"
 
 
 def _duration(seconds: float | None) -> str | None:

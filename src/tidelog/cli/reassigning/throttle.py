@@ -60,8 +60,8 @@ async def set_rate(cluster: Cluster, bytes_per_second: int | None) -> None:
 
 async def rate_of(cluster: Cluster) -> int | None:
     """Return our limit in bytes per second, None if there is none. Raises Refused."""
-    found = await describe_configs(cluster, ResourceType.BROKER, ALL_BROKERS, keys=[RATE])
-    limits = _limits(ALL_BROKERS, found)
+    configs = await describe_configs(cluster, ResourceType.BROKER, ALL_BROKERS, keys=[RATE])
+    limits = _limits(ALL_BROKERS, configs)
     return limits[0].bytes_per_second if limits else None
 
 
@@ -73,12 +73,12 @@ async def limits_of(cluster: Cluster, brokers: Iterable[int]) -> list[Limit]:
     async def ask(broker: str) -> list[DescribedConfig]:
         return await describe_configs(cluster, ResourceType.BROKER, broker, keys=RATES)
 
-    found = _limits(ALL_BROKERS, default)
+    limits = _limits(ALL_BROKERS, default)
     answers = await ask_each(ids, ask, "broker")
     for broker, answer in zip(ids, answers, strict=True):
         if not isinstance(answer, ClientError):
-            found += _limits(broker, answer)
-    return found
+            limits += _limits(broker, answer)
+    return limits
 
 
 async def note_limits(cluster: Cluster, brokers: Iterable[int]) -> None:
@@ -90,8 +90,8 @@ async def note_limits(cluster: Cluster, brokers: Iterable[int]) -> None:
 def lines_of(limits: Collection[Limit]) -> list[str]:
     """Return a line for each rate in force, with the brokers that have it."""
     brokers: dict[tuple[str, int], list[str]] = {}
-    for each in limits:
-        brokers.setdefault((each.name, each.bytes_per_second), []).append(each.broker)
+    for limit in limits:
+        brokers.setdefault((limit.name, limit.bytes_per_second), []).append(limit.broker)
     lines = []
     for (name, rate), ids in brokers.items():
         whose = "all brokers" if ALL_BROKERS in ids else f"broker {named(ids)}"
@@ -109,12 +109,12 @@ async def remove_limits(
     """Remove the rates of all brokers, and the lists of these topics; return the names of what was
     removed. Raises Refused."""
     limits = await limits_of(cluster, brokers)
-    for broker in dict.fromkeys(each.broker for each in limits):
-        names = [each.name for each in limits if each.broker == broker]
+    for broker in dict.fromkeys(limit.broker for limit in limits):
+        names = [limit.name for limit in limits if limit.broker == broker]
         await alter_configs(
             cluster, ResourceType.BROKER, broker, delete=names, may_be_away=bool(broker)
         )
-    removed = dict.fromkeys(each.name for each in limits)
+    removed = dict.fromkeys(limit.name for limit in limits)
     for topic, names in (await _lists(cluster, topics)).items():
         await alter_configs(cluster, ResourceType.TOPIC, topic, delete=names)
         removed |= dict.fromkeys(names)
@@ -122,9 +122,9 @@ async def remove_limits(
 
 
 async def _lists(cluster: Cluster, topics: Collection[str]) -> Mapping[str, list[str]]:
-    found = await describe_topics_configs(cluster, sorted(topics), LISTS)
+    configs = await describe_topics_configs(cluster, sorted(topics), LISTS)
     lists = {}
-    for topic, entries in found.items():
+    for topic, entries in configs.items():
         if isinstance(entries, Refused):
             continue  # The topic was deleted, with its lists.
         names = [x.name for x in entries if x.source is Source.DYNAMIC_TOPIC_CONFIG and x.value]

@@ -55,12 +55,12 @@ async def watch(cluster: Cluster, plan: Collection[TopicPartition] | None, as_js
 def _of_plan(now: Situation, plan: Collection[TopicPartition] | None) -> Situation:
     if plan is None:
         return now
-    moves = {where: move for where, move in now.moves.items() if where in plan}
+    moves = {tp: move for tp, move in now.moves.items() if tp in plan}
     return Situation(now.racks, now.partitions, moves, now.dirs)
 
 
 def _data(now: Situation, copies: list[TargetProgress]) -> dict[str, object]:
-    return {"moves": len(now.moves), "copies": [tables.copy_data(each) for each in copies]}
+    return {"moves": len(now.moves), "copies": [tables.copy_data(copy) for copy in copies]}
 
 
 def _print(now: Situation, copies: list[TargetProgress]) -> None:

@@ -31,22 +31,22 @@ def check_alter(flags: Mapping[str, Any]) -> None:
         raise WrongUsage("--wait waits for a resize, and --dry-run begins none: leave one out")
 
 
-async def alter_counts(cluster: Cluster, found: Sequence[Topic], flags: Mapping[str, Any]) -> None:
+async def alter_counts(cluster: Cluster, topics: Sequence[Topic], flags: Mapping[str, Any]) -> None:
     """Give topics another partition count, or say what that would do. Raises ClientError."""
     count = flags["partitions"]
     chosen = {}
     if flags["assignment"]:
         # As in Kafka: all partitions are listed, the existing ones are ignored.
-        chosen = {each.name: flags["assignment"][len(each.partitions) :] for each in found}
+        chosen = {topic.name: flags["assignment"][len(topic.partitions) :] for topic in topics}
     if flags["force"]:
-        await _say_needless_force(cluster, found, count, chosen)
+        await _say_needless_force(cluster, topics, count, chosen)
     if flags["dry_run"]:
-        await _dry_run(cluster, found, count, chosen, flags)
+        await _dry_run(cluster, topics, count, chosen, flags)
         return
     if flags["wait"]:
-        outcomes = await resize_and_wait(cluster, found, count, chosen, force=flags["force"])
+        outcomes = await resize_and_wait(cluster, topics, count, chosen, force=flags["force"])
     else:
-        counts = dict.fromkeys([each.name for each in found], count)
+        counts = dict.fromkeys([topic.name for topic in topics], count)
         outcomes = await create_partitions(
             cluster, counts, assignments=chosen, force=flags["force"]
         )
@@ -54,40 +54,40 @@ async def alter_counts(cluster: Cluster, found: Sequence[Topic], flags: Mapping[
         if outcome is not None:
             raise outcome
     if flags["as_json"]:
-        print_json([{"topic": each.name, "partition_count": count} for each in found])
+        print_json([{"topic": topic.name, "partition_count": count} for topic in topics])
     else:
-        for each in found:
-            say(f"Topic {each.name} now has {count} partitions.")
+        for topic in topics:
+            say(f"Topic {topic.name} now has {count} partitions.")
 
 
 async def _dry_run(
     cluster: Cluster,
-    found: Sequence[Topic],
+    topics: Sequence[Topic],
     count: int,
     chosen: Assignments,
     flags: Mapping[str, Any],
 ) -> None:
-    tried = [await try_out(cluster, each, count, chosen, force=flags["force"]) for each in found]
+    tried = [await try_out(cluster, topic, count, chosen, force=flags["force"]) for topic in topics]
     if flags["as_json"]:
-        print_json([as_json(each) for each in tried])
+        print_json([as_json(run) for run in tried])
     else:
-        for number, each in enumerate(tried):
+        for number, run in enumerate(tried):
             if number:
                 say("")
-            print_dry_run(each)
+            print_dry_run(run)
         say("Nothing was changed.")
-    for each in tried:
-        if each.refusal is not None:
-            raise each.refusal
+    for run in tried:
+        if run.refusal is not None:
+            raise run.refusal
 
 
 async def _say_needless_force(
-    cluster: Cluster, found: Sequence[Topic], count: int, chosen: Assignments
+    cluster: Cluster, topics: Sequence[Topic], count: int, chosen: Assignments
 ) -> None:
     """Say of which topics --force has no effect: it passes the refusals of a policy alone."""
     asked = await create_partitions(
         cluster,
-        dict.fromkeys([each.name for each in found], count),
+        dict.fromkeys([topic.name for topic in topics], count),
         assignments=chosen,
         validate_only=True,
     )

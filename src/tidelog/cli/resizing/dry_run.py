@@ -95,107 +95,107 @@ async def try_out(
     asked = await create_partitions(
         cluster, {topic.name: count}, assignments=assignments, validate_only=True, force=force
     )
-    found = DryRun(topic, count, asked[topic.name])
-    if found.refusal is not None and found.refusal.code is ErrorCode.REQUEST_TIMED_OUT:
-        raise found.refusal
+    run = DryRun(topic, count, asked[topic.name])
+    if run.refusal is not None and run.refusal.code is ErrorCode.REQUEST_TIMED_OUT:
+        raise run.refusal
     if not topic.is_ordered:
-        return found
+        return run
     states = await describe_resizes(cluster, [topic.name])
-    found.state = None if states is None else states[topic.name]
+    run.state = None if states is None else states[topic.name]
     sizes = await _sizes(cluster, topic)
-    found.moves = moves_of(topic.initial_partition_count, topic.count, count, sizes)
-    if found.moves:
-        await _add_waits(cluster, found)
-        if not found.grows:
-            await _add_retention(cluster, found)
-    return found
+    run.moves = moves_of(topic.initial_partition_count, topic.count, count, sizes)
+    if run.moves:
+        await _add_waits(cluster, run)
+        if not run.grows:
+            await _add_retention(cluster, run)
+    return run
 
 
-async def _add_retention(cluster: Cluster, found: DryRun) -> None:
+async def _add_retention(cluster: Cluster, run: DryRun) -> None:
     """Add what empties the partitions that retire: the topic cannot grow again before."""
-    entries = (await describe_topics_configs(cluster, [found.topic.name]))[found.topic.name]
+    entries = (await describe_topics_configs(cluster, [run.topic.name]))[run.topic.name]
     if isinstance(entries, Refused):
         note(f"how long retired partitions keep their records is not known: {entries}")
         return
-    settings = {each.name: each.value for each in entries}
-    places = [TopicPartition(found.topic.name, move.source) for move in found.moves]
+    settings = {entry.name: entry.value for entry in entries}
+    places = [TopicPartition(run.topic.name, move.source) for move in run.moves]
     starts = await list_offsets(cluster, dict.fromkeys(places, EARLIEST))
     ends = await list_offsets(cluster, dict.fromkeys(places, LATEST))
     data = await lags_of(
         cluster,
-        {where: each.offset for where, each in starts.items()},
-        {where: each.offset for where, each in ends.items()},
+        {tp: start.offset for tp, start in starts.items()},
+        {tp: end.offset for tp, end in ends.items()},
     )
     # A fence has a time, too.
-    holding = [where for where in places if data[where]]
+    holding = [tp for tp in places if data[tp]]
     newest = await list_offsets(cluster, dict.fromkeys(holding, MAX_TIMESTAMP))
-    kept = [resized.kept_until(each.timestamp, settings) for each in newest.values()]
-    found.retires_records = bool(holding)
-    found.purge = resized.purge_of(settings)
-    found.kept_until_ms = max((each for each in kept if each is not None), default=None)
+    kept = [resized.kept_until(record.timestamp, settings) for record in newest.values()]
+    run.retires_records = bool(holding)
+    run.purge = resized.purge_of(settings)
+    run.kept_until_ms = max((until_ms for until_ms in kept if until_ms is not None), default=None)
 
 
 async def _sizes(cluster: Cluster, topic: Topic) -> dict[int, int]:
     """Return the bytes of the log of each partition at its leader, where that says it."""
     brokers = sorted(
-        {each.leader for each in topic.partitions.values()} & set(cluster.view.brokers)
+        {partition.leader for partition in topic.partitions.values()} & set(cluster.view.brokers)
     )
     dirs = await log_dirs(cluster, brokers)
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for broker, entries in dirs.items():
         if isinstance(entries, ClientError):
             note(f"the sizes of logs on broker {broker} are not known: {entries}")
             continue
         for entry in entries:
-            for where, size in entry.replicas.items():
-                led = topic.partitions.get(where.partition) if where.topic == topic.name else None
+            for tp, size in entry.replicas.items():
+                led = topic.partitions.get(tp.partition) if tp.topic == topic.name else None
                 if led is not None and led.leader == broker:
-                    found[where.partition] = size
-    return found
+                    sizes[tp.partition] = size
+    return sizes
 
 
-async def _add_waits(cluster: Cluster, found: DryRun) -> None:
-    topic = found.topic
-    sources = {TopicPartition(topic.name, move.source) for move in found.moves}
+async def _add_waits(cluster: Cluster, run: DryRun) -> None:
+    topic = run.topic
+    sources = {TopicPartition(topic.name, move.source) for move in run.moves}
     ends = await list_offsets(cluster, dict.fromkeys(sources, LATEST))
     unlisted: list[str] = []
     listed = await list_groups(cluster, unlisted=unlisted)
     for line in unlisted:
         note(line)
-    names = [each.group_id for each in listed if each.protocol_type in (PROTOCOL_TYPE, "")]
+    names = [group.group_id for group in listed if group.protocol_type in (PROTOCOL_TYPE, "")]
     asked = await ask_each(names, lambda group: _standings(cluster, topic, group), "group")
     standings: dict[int, list[GroupStanding]] = {}
-    for name, each in zip(names, asked, strict=True):
-        if isinstance(each, ClientError):
-            note(f"what group {name} would wait for is not known: {each}")
+    for name, answer in zip(names, asked, strict=True):
+        if isinstance(answer, ClientError):
+            note(f"what group {name} would wait for is not known: {answer}")
             continue
-        committed, progress = each
+        committed, progress = answer
         if not committed.keys() & sources:
             continue
-        found.groups.append(name)
+        run.groups.append(name)
         if _has_no_gates(progress):
-            found.without_gates.append(name)
+            run.without_gates.append(name)
             continue
-        offsets = {where: end.offset for where, end in ends.items()}
+        offsets = {tp: end.offset for tp, end in ends.items()}
         lags = await lags_of(cluster, committed, offsets)
-        for where, end in offsets.items():
-            owner = None if progress is None else progress.partitions.get(where)
+        for tp, end in offsets.items():
+            owner = None if progress is None else progress.partitions.get(tp)
             standing = GroupStanding(
                 name,
-                committed.get(where),
+                committed.get(tp),
                 end,
-                lags.get(where),
+                lags.get(tp),
                 None if owner is None else owner.member,
             )
-            standings.setdefault(where.partition, []).append(standing)
-    found.waits = waits_of(found.moves, standings)
+            standings.setdefault(tp.partition, []).append(standing)
+    run.waits = waits_of(run.moves, standings)
 
 
 async def _standings(
     cluster: Cluster, topic: Topic, group: str
 ) -> tuple[dict[TopicPartition, int], GroupProgress | None]:
     committed = await committed_offsets(cluster, group)
-    own = {where: each.offset for where, each in committed.items() if where.topic == topic.name}
+    own = {tp: position.offset for tp, position in committed.items() if tp.topic == topic.name}
     return own, await describe_progress(cluster, group, [topic.name]) if own else None
 
 
@@ -207,20 +207,20 @@ def _has_no_gates(progress: GroupProgress | None) -> bool:
 # The output ------------------------------------------------------------------------------------
 
 
-def as_json(found: DryRun) -> dict[str, Any]:
+def as_json(run: DryRun) -> dict[str, Any]:
     """Return the dry run as ``--json`` shows it."""
-    state = found.state
+    state = run.state
     return {
-        "topic": found.topic.name,
+        "topic": run.topic.name,
         "dry_run": True,
-        "from_count": found.before,
-        "to_count": found.after,
+        "from_count": run.before,
+        "to_count": run.after,
         "refused": None
-        if found.refusal is None
-        else {"code": found.refusal.code.name, "reason": found.refusal.reason},
-        "keys_that_move": float(total_share(found.moves)),
-        "bytes_of_these_keys": total_size(found.moves),
-        "bytes_are": HOW_ESTIMATED[found.grows],
+        if run.refusal is None
+        else {"code": run.refusal.code.name, "reason": run.refusal.reason},
+        "keys_that_move": float(total_share(run.moves)),
+        "bytes_of_these_keys": total_size(run.moves),
+        "bytes_are": HOW_ESTIMATED[run.grows],
         "moves": [
             {
                 "from_partition": move.source,
@@ -229,12 +229,12 @@ def as_json(found: DryRun) -> dict[str, Any]:
                 "share_of_source": float(move.share_of_source),
                 "bytes": move.size,
             }
-            for move in found.moves
+            for move in run.moves
         ],
-        "retired_purge": found.purge,
-        "kept_until_ms": found.kept_until_ms,
-        "groups": found.groups,
-        "groups_without_gates": found.without_gates,
+        "retired_purge": run.purge,
+        "kept_until_ms": run.kept_until_ms,
+        "groups": run.groups,
+        "groups_without_gates": run.without_gates,
         "waits": [
             {
                 "group": wait.standing.group,
@@ -245,7 +245,7 @@ def as_json(found: DryRun) -> dict[str, Any]:
                 "lag": wait.standing.lag,
                 "member": wait.standing.member,
             }
-            for wait in found.waits
+            for wait in run.waits
         ],
         "writers_without_count": None
         if state is None
@@ -259,36 +259,36 @@ def as_json(found: DryRun) -> dict[str, Any]:
     }
 
 
-def print_dry_run(found: DryRun) -> None:
+def print_dry_run(run: DryRun) -> None:
     """Print the dry run of one topic."""
-    topic = found.topic
-    what = "grow" if found.grows else "shrink"
-    if found.refusal is None:
-        say(f"Topic {topic.name} would {what} from {found.before} to {found.after} partitions.")
+    topic = run.topic
+    what = "grow" if run.grows else "shrink"
+    if run.refusal is None:
+        say(f"Topic {topic.name} would {what} from {run.before} to {run.after} partitions.")
     else:
-        say(f"Topic {topic.name} keeps its {found.before} partitions: {found.after} are refused.")
+        say(f"Topic {topic.name} keeps its {run.before} partitions: {run.after} are refused.")
     if not topic.is_ordered:
         say(
             "The order of keys is not kept: the topic has enable.ordered.delivery=false, or the "
             "cluster is below level 1.5."
         )
         return
-    if found.moves:
-        _print_moves(found)
-        if found.purge is not None:
-            say(until_it_grows(found.purge, found.kept_until_ms, has_records=found.retires_records))
-        _print_waits(found)
-    _print_writers(found)
+    if run.moves:
+        _print_moves(run)
+        if run.purge is not None:
+            say(until_it_grows(run.purge, run.kept_until_ms, has_records=run.retires_records))
+        _print_waits(run)
+    _print_writers(run)
 
 
-def _print_moves(found: DryRun) -> None:
-    size = total_size(found.moves)
+def _print_moves(run: DryRun) -> None:
+    size = total_size(run.moves)
     say(
-        f"Keys that move: {percent(total_share(found.moves))} of all. Their records now: "
-        f"{'unknown' if size is None else readable(size)} ({HOW_ESTIMATED[found.grows]}). No "
+        f"Keys that move: {percent(total_share(run.moves))} of all. Their records now: "
+        f"{'unknown' if size is None else readable(size)} ({HOW_ESTIMATED[run.grows]}). No "
         "record is copied: records stay where they are."
     )
-    ends = ("Parent", "Child") if found.grows else ("Retires", "Survivor")
+    ends = ("Parent", "Child") if run.grows else ("Retires", "Survivor")
     columns = [*ends, "Keys", f"Of{ends[0]}", "Bytes"]
     print_table(
         columns,
@@ -300,12 +300,12 @@ def _print_moves(found: DryRun) -> None:
                 percent(move.share_of_source),
                 None if move.size is None else readable(move.size),
             ]
-            for move in found.moves[:MOST_SHOWN]
+            for move in run.moves[:MOST_SHOWN]
         ],
         right=columns,
     )
-    if len(found.moves) > MOST_SHOWN:
-        say(f"And {len(found.moves) - MOST_SHOWN:,} pairs more: --json has all of them.")
+    if len(run.moves) > MOST_SHOWN:
+        say(f"And {len(run.moves) - MOST_SHOWN:,} pairs more: --json has all of them.")
 
 
 def until_it_grows(purge: str, kept_until_ms: int | None, *, has_records: bool = True) -> str:
@@ -315,26 +315,26 @@ def until_it_grows(purge: str, kept_until_ms: int | None, *, has_records: bool =
             "The topic can grow again as soon as the controller has removed these partitions: they "
             "hold no records (retired.purge.delay.ms, retired.check.interval.ms)."
         )
-    at = "no time limit removes them"
+    time = "no time limit removes them"
     if kept_until_ms is not None:
         newest = datetime.fromtimestamp(kept_until_ms / 1000, UTC).strftime("%FT%TZ")
-        at = f"retention.ms keeps the newest until {newest}"
+        time = f"retention.ms keeps the newest until {newest}"
     how = {
         "nothing": "compaction keeps their records for good",
         "drained": "every group must have committed past their records, and "
-        f"retired.purge.delay.ms must have passed; otherwise {at}",
-        "retention": at,
+        f"retired.purge.delay.ms must have passed; otherwise {time}",
+        "retention": time,
     }[purge]
     return f"The topic cannot grow again before these partitions are empty: {how}."
 
 
-def _print_waits(found: DryRun) -> None:
-    if found.without_gates:
+def _print_waits(run: DryRun) -> None:
+    if run.without_gates:
         say(
-            f"Groups whose members know no resizes: {', '.join(found.without_gates)}. They wait "
+            f"Groups whose members know no resizes: {', '.join(run.without_gates)}. They wait "
             "for nothing: at the resize a key may overtake itself there."
         )
-    if not found.waits:
+    if not run.waits:
         say("No group would wait: each has read what would come before the fence.")
         return
     say("What would wait, if the fence were written now:")
@@ -351,25 +351,25 @@ def _print_waits(found: DryRun) -> None:
                 wait.standing.lag,
                 wait.standing.member,
             ]
-            for wait in found.waits
+            for wait in run.waits
         ],
         right=columns[1:6],
         spare=["Position", "End"],
     )
 
 
-def _print_writers(found: DryRun) -> None:
-    state = found.state
+def _print_writers(run: DryRun) -> None:
+    state = run.state
     if state is None:
         say("Which writers send no partition count is not known: the controller does not say it.")
         return
     seen = {broker: ago for broker, ago in state.unaware_ms.items() if ago is not None}
     if seen:
-        said = ", ".join(
+        writers = ", ".join(
             f"{'a former controller' if x < 0 else f'broker {x}'} {seconds(ago)} ago"
             for x, ago in sorted(seen.items())
         )
-        say(f"Writers without a partition count, last seen by: {said}.")
+        say(f"Writers without a partition count, last seen by: {writers}.")
         if state.unaware_clients:
             say(f"Their client ids: {resized.client_ids_text(state.unaware_clients)}.")
     if state.unknown:

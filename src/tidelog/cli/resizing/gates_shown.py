@@ -50,13 +50,13 @@ async def describe_gates(
     if not gated or not groups:
         return dict.fromkeys(groups, nothing)
     failed: dict[TopicPartition, ClientError] = {}
-    places = [where for topic in gated.values() for where in places_of(topic)]
+    places = [tp for topic in gated.values() for tp in places_of(topic)]
     fences = await describe_fences(cluster, places, timeout_ms=FENCES_TIMEOUT_MS, failed=failed)
-    for where, error in failed.items():
-        note(f"what waits for {where} is not known: {error}")
-    found = await ask_each(groups, lambda group: describe_progress(cluster, group, gated), "group")
+    for tp, error in failed.items():
+        note(f"what waits for {tp} is not known: {error}")
+    asked = await ask_each(groups, lambda group: describe_progress(cluster, group, gated), "group")
     shown: dict[str, dict[str, Any]] = {}
-    for group, progress in zip(groups, found, strict=True):
+    for group, progress in zip(groups, asked, strict=True):
         if isinstance(progress, GroupProgress):
             shown[group] = gates_of_group(gated.values(), fences, progress)
         else:
@@ -75,8 +75,8 @@ def gates_of_group(
     gated: list[dict[str, Any]] = []
     mixed: dict[str, list[str]] = {}
     for topic in topics:
-        own = {x.partition: each for x, each in fences.items() if x.topic == topic.name}
-        gated += (_gated(topic.name, each, group) for each in gated_partitions(topic, own, group))
+        own = {x.partition: fence for x, fence in fences.items() if x.topic == topic.name}
+        gated += (_gated(topic.name, one, group) for one in gated_partitions(topic, own, group))
         unaware = unaware_among_aware(topic.name, group)
         if unaware:
             mixed[topic.name] = unaware
@@ -90,7 +90,7 @@ def _gated(topic: str, gated: GatedPartition, group: GroupProgress) -> dict[str,
         "from_offset": gated.offset,
         "member": gated.member.member_id,
         "group_state": group.state,
-        "waits_for": [_need(each) for each in gated.needs],
+        "waits_for": [_need(need) for need in gated.needs],
     }
 
 
@@ -155,9 +155,9 @@ def lines_of(gates: Mapping[str, Any], *, of_one_topic: bool = False) -> list[st
     """
     name = (lambda _: "") if of_one_topic else "{}: ".format
     lines = [
-        f"{name(each['topic'])}{_line(each, need)}"
-        for each in gates["gated"] or ()
-        for need in each["waits_for"]
+        f"{name(gated['topic'])}{_line(gated, need)}"
+        for gated in gates["gated"] or ()
+        for need in gated["waits_for"]
     ]
     return lines + [
         f"{name(topic)}{', '.join(members)} in this group know no resizes and wait for nothing: "
@@ -171,18 +171,18 @@ def _line(gated: Mapping[str, Any], need: Mapping[str, Any]) -> str:
         return f"partition {gated['partition']} waits for the publication of a newer resize"
     position = "unknown" if need["position"] is None else f"{need['position']:,}"
     upto = "unknown" if need["upto"] is None else f"{need['upto']:,}"
-    said = [
+    parts = [
         f"partition {gated['partition']} waits for partition {need['partition']}: at {position} of "
         f"{upto}"
     ]
     if need["member"] is not None:
-        said.append(f"member {need['member']}")
+        parts.append(f"member {need['member']}")
     if need["still_ms"] is not None:
         what = "last commit" if need["is_commit"] else "last progress"
-        said.append(f"{what} {seconds(need['still_ms'])} ago")
+        parts.append(f"{what} {seconds(need['still_ms'])} ago")
     if gated["group_state"] != STABLE:
-        said.append(f"the group is in {gated['group_state']}")
-    return ", ".join(said) + (f" ({need['hint']})" if need["hint"] else "")
+        parts.append(f"the group is in {gated['group_state']}")
+    return ", ".join(parts) + (f" ({need['hint']})" if need["hint"] else "")
 
 
 def print_gates(gates: Mapping[str, Any]) -> None:

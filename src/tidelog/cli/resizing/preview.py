@@ -56,30 +56,30 @@ def moves_of(
     """Return the keys that a resize moves; empty when the count is refused by its size."""
     if not 0 < initial <= min(before, after) or before == after:
         return ()
-    found = []
-    for each in moves_of_keys(initial, before, after):
-        part = each.share / share_of(each.source, initial, before)
-        size = sizes.get(each.source)
-        found.append(
+    moves = []
+    for moves_of_key in moves_of_keys(initial, before, after):
+        part = moves_of_key.share / share_of(moves_of_key.source, initial, before)
+        size = sizes.get(moves_of_key.source)
+        moves.append(
             MovedKeys(
-                each.source,
-                each.target,
-                each.share,
+                moves_of_key.source,
+                moves_of_key.target,
+                moves_of_key.share,
                 part,
                 None if size is None else int(size * part),
             )
         )
-    return tuple(found)
+    return tuple(moves)
 
 
 def total_share(moves: Sequence[MovedKeys]) -> Fraction:
     """Return the share of all keys that get another home."""
-    return sum((each.share for each in moves), Fraction())
+    return sum((move.share for move in moves), Fraction())
 
 
 def total_size(moves: Sequence[MovedKeys]) -> int | None:
     """Return the bytes of all moves; None when one is not known."""
-    sizes = [each.size for each in moves]
+    sizes = [move.size for move in moves]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 

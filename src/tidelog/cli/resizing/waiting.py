@@ -30,7 +30,7 @@ States = Mapping[str, TopicResize | None]
 
 async def resize_and_wait(
     cluster: Cluster,
-    found: Sequence[Topic],
+    topics: Sequence[Topic],
     count: int,
     assignments: Mapping[str, Sequence[Sequence[int]]],
     *,
@@ -40,23 +40,23 @@ async def resize_and_wait(
 
     Raises the error of the question when no controller answers it for ``SILENT_S``.
     """
-    counts = {each.name: count for each in found}
-    before = {each.name: each.resize_epoch for each in found}
+    counts = {topic.name: count for topic in topics}
+    before = {topic.name: topic.resize_epoch for topic in topics}
     request = asyncio.ensure_future(
         create_partitions(cluster, counts, assignments=assignments, force=force)
     )
-    said: dict[str, str] = {}
+    told: dict[str, str] = {}
     try:
         while not request.done():
             await asyncio.wait([request], timeout=PAUSE_S)
             if not request.done():
                 states = await _states(cluster, counts)
                 if states is None:
-                    _say_silent(said, cluster.settings.default_api_timeout_ms / 1000)
-                _say(states, said)
+                    _say_silent(told, cluster.settings.default_api_timeout_ms / 1000)
+                _say(states, told)
         outcomes = _outcomes(request, counts)
-        open_ones = {name for name, each in outcomes.items() if _is_open(each)}
-        ended = await _until_ended(cluster, {x: before[x] for x in open_ones}, count, said)
+        open_ones = {name for name, outcome in outcomes.items() if _is_open(outcome)}
+        ended = await _until_ended(cluster, {x: before[x] for x in open_ones}, count, told)
     finally:
         request.cancel()
     cluster.forget()
@@ -89,7 +89,7 @@ async def _states(cluster: Cluster, names: Mapping[str, int]) -> States | None:
 
 
 async def _until_ended(
-    cluster: Cluster, before: Mapping[str, int], count: int, said: dict[str, str]
+    cluster: Cluster, before: Mapping[str, int], count: int, told: dict[str, str]
 ) -> dict[str, Outcome]:
     """Wait until the resizes with an open outcome have ended; return how."""
     loop = asyncio.get_running_loop()
@@ -101,13 +101,13 @@ async def _until_ended(
         except ClientError:
             if loop.time() - answered_at > SILENT_S:
                 raise
-            _say_silent(said, SILENT_S)
+            _say_silent(told, SILENT_S)
             await asyncio.sleep(PAUSE_S)
             continue
         if states is None:
             return {name: _not_known(name) for name in before}
         answered_at = loop.time()
-        _say(states, said)
+        _say(states, told)
         for name, state in states.items():
             if state is None or state.plan is None:
                 ended[name] = outcome_of(name, state, before[name], count)
@@ -141,21 +141,21 @@ def _not_known(name: str) -> Refused:
     return Refused(ErrorCode.REQUEST_TIMED_OUT, f"topic {name!r}", sentence)
 
 
-def _say(states: States | None, said: dict[str, str]) -> None:
+def _say(states: States | None, told: dict[str, str]) -> None:
     """Print a line for each resize that waits for something else than before."""
     for name, state in (states or {}).items():
         line = progress_line(name, state)
         key = line.split(" (undone at ")[0]
-        if line and said.get(name) != key:
-            said[name] = key
+        if line and told.get(name) != key:
+            told[name] = key
             note(line)
 
 
-def _say_silent(said: dict[str, str], at_most_s: float) -> None:
+def _say_silent(told: dict[str, str], at_most_s: float) -> None:
     """Say once for each limit that no controller answers."""
     line = f"no active controller answers: waiting for one, at most {at_most_s:.0f} s"
-    if said.get("") != line:
-        said[""] = line
+    if told.get("") != line:
+        told[""] = line
         note(line)
 
 
@@ -172,5 +172,5 @@ def progress_line(name: str, state: TopicResize | None, now: datetime | None = N
     if plan.undone_in_ms is None:
         return line
     now = now or datetime.now(UTC).astimezone()
-    at = now + timedelta(milliseconds=plan.undone_in_ms)
-    return f"{line} (undone at {at:%H:%M:%S} if that stays so)"
+    end = now + timedelta(milliseconds=plan.undone_in_ms)
+    return f"{line} (undone at {end:%H:%M:%S} if that stays so)"

@@ -19,7 +19,7 @@ from tidelog.client.metadata import Topic
 
 
 async def add_waiting_groups(
-    cluster: Cluster, found: Iterable[Topic], shown: list[dict[str, Any]]
+    cluster: Cluster, described: Iterable[Topic], shown: list[dict[str, Any]]
 ) -> None:
     """Add ``groups`` to each topic: what each group with something to show holds back, by id.
 
@@ -27,7 +27,7 @@ async def add_waiting_groups(
     """
     for item in shown:
         item["groups"] = {}
-    topics = {topic.name: topic for topic in found if is_gated_topic(topic)}
+    topics = {topic.name: topic for topic in described if is_gated_topic(topic)}
     items = {item["topic"]: item for item in shown if item["topic"] in topics}
     if not items:
         return
@@ -41,11 +41,11 @@ async def add_waiting_groups(
         return
     for line in unlisted:
         note(line)
-    names = [each.group_id for each in listed if each.protocol_type == PROTOCOL_TYPE]
+    names = [group.group_id for group in listed if group.protocol_type == PROTOCOL_TYPE]
     gates = await describe_gates(cluster, [topics[name] for name in items], names)
-    for group, each in gates.items():
+    for group, of_group in gates.items():
         for name, item in items.items():
-            own = _of_topic(each, name)
+            own = _of_topic(of_group, name)
             if own["gated"] or own["gated"] is None or own["members_without_gates"]:
                 item["groups"][group] = own
 
@@ -54,8 +54,8 @@ def _of_topic(gates: dict[str, Any], topic: str) -> dict[str, Any]:
     """Return the part of one topic."""
     gated, without = gates["gated"], gates["members_without_gates"]
     return {
-        "gated": None if gated is None else [each for each in gated if each["topic"] == topic],
-        "members_without_gates": {name: each for name, each in without.items() if name == topic},
+        "gated": None if gated is None else [row for row in gated if row["topic"] == topic],
+        "members_without_gates": {name: ids for name, ids in without.items() if name == topic},
     }
 
 
