@@ -274,6 +274,7 @@ class BrokerProcess:
         session = self._session
         if session is None:
             return
+        # First, while it still serves: its partitions lose no time between two leaders.
         await self._give_up_leadership(session)
         await self.broker.maintenance.stop()
         await self._undo()

@@ -291,8 +291,8 @@ class Outbox:
 
     async def _send_changes(self, connection: ClientConnection) -> None:
         await self._until_dirty(connection)
-        revision = self._owner.cluster.revision
         # Read first: what is committed while this is sent has a round of its own.
+        revision = self._owner.cluster.revision
         changes, self._changes = self._changes, Changes()
         self._dirty = False
         # Put back: those that change while this is sent go out with them, before partitions.
@@ -307,8 +307,8 @@ class Outbox:
             ended = set(islice(changes.ended, SENT_AT_ONCE))
             changes.ended -= ended
             await self._send_configs(connection, ended)
-        self._reached(revision)
         # Before the revision alone: requests wait for the change, not for that note on a disk.
+        self._reached(revision)
         await self._send_revision(connection)
 
     def _check_store(self) -> None:

@@ -199,8 +199,8 @@ class ControllerProcess:
 
     async def _try_to_activate(self) -> None:
         controller = self.controller
-        self._controller_changed.clear()
         # Before the attempt: a change during it lets the next one follow at once.
+        self._controller_changed.clear()
         await asyncio.sleep(self._pause_s)
         try:
             async with controller.turn:

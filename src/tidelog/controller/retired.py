@@ -92,8 +92,8 @@ class RetiredPartitions:
             return
         listed = topics_with_retired(cluster)
         soft_state.forget_retained(cluster, listed)
-        await self._note_retirements(listed)
         # Before anything goes: the time from which the delay counts has to be on record (0092).
+        await self._note_retirements(listed)
         names = [x for x in listed if why_none_goes(cluster, x) is None]
         if names:
             purged = await self._check_topics(names, purges=True)

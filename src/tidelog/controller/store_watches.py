@@ -151,8 +151,8 @@ class StoreWatches:
             try:
                 if self._is_new:
                     await self._controller.settle(ControllerEvent.LOADED)
+                    # Only now: after a failure the next attempt does it again.
                     self._is_new = False
-                # Only now: after a failure the next attempt does it again.
                 while self._changed:
                     await self._check_some()
                 await begin_plan(self._controller)

@@ -48,6 +48,8 @@ def rebalance(
         return Plan()
     before = {each.where: each.replicas for each in partitions}
     layout = ReplicaLayout(partitions, brokers, racks, fixed)
+    # Each kind of step only where the ones before it find nothing: none may worsen what they have
+    # done.
     changed = True
     while changed:
         while _widen(layout) or _even_replicas(layout) or _even_leaders(layout) or _even(layout):

@@ -125,10 +125,10 @@ class Control:
         try:
             for (key, command), state in ordered:
                 is_at_rest = await self._at_rest(key, deadline_s)
+                # Checked after each wait: a newer channel may have commanded meanwhile (promise
+                # 23).
                 error = error or self._channel.check(request, connection)
                 if error:
-                    # Checked after each wait: a newer channel may have commanded meanwhile (promise
-                    # 23).
                     return error
                 code = ErrorCode.KAFKA_STORAGE_ERROR
                 if is_at_rest and key not in stuck:
@@ -139,8 +139,8 @@ class Control:
                 if await turn.pause():
                     error = self._channel.check(request, connection)
         finally:
+            # Also when the request has become stale: what was applied until then has to be fetched.
             self._partitions.steps.follow_new()
-        # Also when the request has become stale: what was applied until then has to be fetched.
         for place, hosted in adopted:
             if not await self._write_identity(hosted):
                 results[place] = (*results[place][:3], ErrorCode.KAFKA_STORAGE_ERROR)
@@ -353,10 +353,10 @@ class Control:
         if error:
             return error
         try:
+            # The controller forgets a stop that is confirmed: after that no power loss may undo it.
             await self._sync_names()
         except NotQuarantined as failure:
             logger.error("%s", failure)
-            # The controller forgets a stop that is confirmed: after that no power loss may undo it.
             for place, (topic, topic_id, index, why) in enumerate(stopped):
                 if TopicPartition(topic, index) in failure.keys:
                     self._not_deleted(TopicPartition(topic, index), topic_id)

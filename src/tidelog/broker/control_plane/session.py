@@ -284,15 +284,15 @@ class ControllerSession:
                 self._pace.asked_for(answer.heartbeat_ms, connection.peer)
                 await self._when_registered(answer.broker_epoch)
         finally:
-            self._registering = None
             # Also after a failure: a control channel that opens early waits for this.
+            self._registering = None
             settled.set_result(None)
         if error is ErrorCode.NONE:
             self.registrations += 1
             self.refusals.over()
             self.search.found()
-            self._connection = connection
             # Only now, with the broker epoch in use: requests that wait name it.
+            self._connection = connection
             logger.info(
                 "registered with %(controller)s, broker epoch %(broker_epoch)s",
                 {"controller": connection.peer, "broker_epoch": self.broker_epoch},

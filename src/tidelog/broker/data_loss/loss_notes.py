@@ -151,6 +151,8 @@ class LossNotes:
                 if has_happened(loss, None if hosted is None else hosted.log):
                     due.append(self._named(loss))
                 elif hosted is not None and hosted.is_leader:
+                    # A leader cuts nothing: the truncation that this was written for never
+                    # happened.
                     unfounded.add(loss)
             if unfounded:
                 self._forget(directory, [x for x in kept if x not in unfounded])

@@ -143,8 +143,9 @@ class LossReports:
             try:
                 due = self._notes.due()[:MAX_REPORTED]
                 is_done = not due or await self._ask(due)
+                # After the response: until then a start has to find the notes, and report them
+                # again.
                 await self._log_work.run(None, self._notes.forgetting())
-            # After the response: until then a start has to find the notes, and report them again.
             except Exception:
                 # A bug must not stop the reports for ever.
                 logger.exception("truncated records could not be reported")

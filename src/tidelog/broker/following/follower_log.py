@@ -219,8 +219,8 @@ def _cut(
     cut = _where(partition, epoch, end_offset)
     if cut.offset >= log.end_offset:
         return f"the leader's epoch {epoch} ends at {end_offset}, but there is nothing to truncate"
-    first, end = max(cut.offset, log.start_offset), _committed_end(log)
     # Read before the cut, which lowers both.
+    first, end = max(cut.offset, log.start_offset), _committed_end(log)
     if cut.below_watermark:
         # The note is durable first: a crash in between would make the loss a silent one (KIP-704).
         why = yield from losses.before_cut(partition, first, end, noted)

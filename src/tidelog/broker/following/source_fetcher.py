@@ -309,8 +309,8 @@ class FollowerFetcher:
             self._due_ms = None
         if was_late or self._lost_at_ms is not None:
             self._lost_at_ms = None
+            # Metadata responses wait as long as the source counts as lost (0009).
             self._shared.metadata.wake()
-        # Metadata responses wait as long as the source counts as lost (0009).
         self._requests += 1
         if response.error_code in SESSION_ERRORS:
             partitions.begin_again()

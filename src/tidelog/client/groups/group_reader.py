@@ -344,9 +344,9 @@ class GroupReader:
         await self.lookup.stop()
         await self.gating.stop()
         if self.commits.auto_ms is not None:
-            await self.commits.settle()
             # A commit in flight comes first: otherwise it could overwrite this one with older
             # positions.
+            await self.commits.settle()
             await self.commits.attempt(done_with)
         if self.member.is_cooperative and generation.assigned:
             if self.member.state is MemberState.OUT:

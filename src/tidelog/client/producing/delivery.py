@@ -191,9 +191,9 @@ class BatchDelivery:
         """Send every batch that may be sent; called after every change of state."""
         if self._closed:
             return
+        # Both before the round: what they take back, or give up, is to be sent in it.
         self.topics.check()
         self._give_up_moved()
-        # Both before the round: what they take back, or give up, is to be sent in it.
         now = asyncio.get_running_loop().time()
         groups: dict[Lane, list[SendQueue]] = {}
         lost: list[SendQueue] = []

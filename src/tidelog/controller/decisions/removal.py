@@ -285,6 +285,7 @@ def _may_go(cluster: ClusterState, where: TopicPartition, held: Held) -> bool:
     state = cluster.states[where]
     if where.partition in cluster.topic_histories[where.topic].unclean or state.is_unclean_leader:
         return False
+    # A deposed leader does not know what the present one holds (promise 20).
     return held.is_empty and (held.leader, held.leader_epoch) == (state.leader, state.leader_epoch)
 
 

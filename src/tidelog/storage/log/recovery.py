@@ -170,8 +170,8 @@ def _complete_swap(resources: Resources, directory: str, base: int) -> None:
             offset = names.offset_of(name, suffix)
             if offset is not None and base <= offset < end:
                 disk.remove(f"{directory}/{name}")
+    # The log last: as long as it is a .swap, the next start does all of this again.
     for suffix in (names.INDEX, names.TIME_INDEX, names.LOG):
-        # The log last: as long as it is a .swap, the next start does all of this again.
         swap = names.file_name(base, suffix + names.SWAP)
         if swap in present:
             disk.rename(f"{directory}/{swap}", f"{directory}/{names.file_name(base, suffix)}")
@@ -328,9 +328,9 @@ def _judge(
     recovered.lost_sound_batches = has_more
     recovered.cut_bytes = segment.size - position + sum(one.size for one in later)
     recovered.cut_at = end
+    # Empty, or after a power loss: no log goes on after a hole.
     for one in later:
         for suffix in names.SEGMENT_SUFFIXES:
-            # Empty, or after a power loss: no log goes on after a hole.
             if resources.disk.exists(one.path(suffix)):
                 resources.files.forget(one.path(suffix))
                 resources.disk.remove(one.path(suffix))

@@ -109,6 +109,7 @@ class PendingSnapshot:
         write_whole(self._disk, self._temporary, encode(self._entries), synced=True)
         with self._lock:
             if not self.cancelled:
+                # In turn with a cancel: after that no file of records that are cut comes up.
                 self._disk.rename(self._temporary, self.path)
                 return
         with suppress(OSError):
