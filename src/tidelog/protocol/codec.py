@@ -13,9 +13,15 @@ from typing import Any, NamedTuple
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.work import Work
 from tidelog.protocol import compiler, messages, primitives, schema
+from tidelog.protocol.compiler import Joined
 from tidelog.protocol.primitives import Buffer, DecodeError, EncodeError
 
-__all__ = ["DecodeError", "EncodeError"]
+__all__ = ["DecodeError", "EncodeError", "Joined"]
+
+JOINED: dict[int, tuple[str, ...]] = {
+    ApiKey.METADATA: ("MetadataResponseTopic", "MetadataResponsePartition"),
+}
+"""The structs of responses whose arrays may be ``Joined``."""
 
 _HEADER = struct.Struct(">hhih")
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
@@ -84,10 +90,19 @@ def request_encoder(api_key: int, version: int, *, in_steps: bool = False) -> co
 
 
 @cache
-def response_encoder(api_key: int, version: int, *, in_steps: bool = False) -> compiler.Encoder:
-    """Return the compiled encoder of a response."""
-    api = api_of(api_key)
-    return compiler.encoder(api.response, version, api.is_flexible(version), in_steps=in_steps)
+def response_encoder(
+    api_key: int, version: int, *, in_steps: bool = False, element: str | None = None
+) -> compiler.Encoder:
+    """Return the compiled encoder of a response, or of one struct of it: a part of ``Joined``."""
+    api, joined = api_of(api_key), JOINED.get(api_key, ())
+    return compiler.encoder(
+        api.response,
+        version,
+        api.is_flexible(version),
+        in_steps=in_steps,
+        element=element,
+        joined=joined,
+    )
 
 
 @lru_cache(1024)

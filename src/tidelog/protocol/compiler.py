@@ -9,8 +9,8 @@ once per message and version; after that each field costs one or two bytecodes.
 from __future__ import annotations
 
 import struct as _struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from tidelog.protocol import primitives
@@ -31,6 +31,13 @@ STEP = 64
 """Elements between two yields: a tenth of a millisecond, or some ms where tags are added."""
 
 
+class Joined(NamedTuple):
+    """An array of structs that are encoded already, in place of a list of them."""
+
+    length: int
+    parts: Sequence[Buffer]
+
+
 class _Code:
     """Lines of a function being generated, and the names it uses."""
 
@@ -46,6 +53,7 @@ class _Code:
             "write_tags": primitives.write_tags,
             "put_records": primitives.put_records,
             "records_size": primitives.records_size,
+            "Joined": Joined,
             "unpack_from": _struct.unpack_from,
             "pack": _struct.pack,
         }
@@ -53,6 +61,7 @@ class _Code:
         self.version = version
         self.flexible = flexible
         self.in_steps = False
+        self.joined: Collection[str] = ()
         self.allowed = primitives.MAX_ELEMENTS
         self.numbers = 1
         self._count = 0
@@ -329,13 +338,26 @@ def _least_size(code: _Code, field: Field, seen: set[str]) -> int:
     return max(total, 1)
 
 
-def encoder(message: Message, version: int, flexible: bool, *, in_steps: bool = False) -> Encoder:
-    """Generate the encoder of ``message`` in ``version``; ``in_steps``: it returns ``Work``."""
+def encoder(
+    message: Message,
+    version: int,
+    flexible: bool,
+    *,
+    in_steps: bool = False,
+    element: str | None = None,
+    joined: Collection[str] = (),
+) -> Encoder:
+    """Generate the encoder of ``message`` in ``version``; ``in_steps``: it returns ``Work``.
+
+    ``element``: of one struct of it alone. Arrays of the ``joined`` structs may be ``Joined``.
+    """
     code = _Code(message, version, flexible)
+    code.joined = joined
     code.put(0, "def encode(m, chunks, w):")
     if in_steps:
         code.begin_steps()
-    _encode_struct(code, 1, "m", message.fields, "w")
+    fields = message.fields if element is None else code.struct(element).fields
+    _encode_struct(code, 1, "m", fields, "w")
     code.put(1, "return w")
     made: Encoder = code.compile("encode")
     return made
@@ -417,6 +439,12 @@ def _encode_value(code: _Code, depth: int, field: Field, source: str, out: str) 
 
 
 def _encode_array(code: _Code, depth: int, field: Field, value: str, out: str) -> None:
+    if field.type in code.joined:
+        code.put(depth, f"if {value}.__class__ is Joined:")
+        _encode_length(code, depth + 1, f"{value}.length", "i", out)
+        code.put(depth + 1, f"{out} += b''.join({value}.parts)")
+        code.put(depth, "else:")
+        depth += 1
     _encode_length(code, depth, f"len({value})", "i", out)
     if field.type in FIXED:
         codes = FIXED[field.type]

@@ -107,7 +107,6 @@ def _names(broker: Broker, request: messages.DescribeTopicPartitionsRequest) -> 
 def _page(
     broker: Broker, request: messages.DescribeTopicPartitionsRequest, context: RequestContext
 ) -> Work[Any]:
-    view = ClusterView.of(broker.metadata, broker.followers.has_lost, context.listener_name)
     room = _room(request)
     answer = Answer()
     for name in _names(broker, request):
@@ -126,6 +125,7 @@ def _page(
         answer.topics.append(topic)
         shown = numbers[:room]
         yield TOPIC_BYTES
+        view = ClusterView.of(broker.metadata, broker.followers.has_lost, context.listener_name)
         for number in shown:
             if number in found.partitions:
                 topic.partitions.append(_partition(view, found, number))

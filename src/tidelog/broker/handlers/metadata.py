@@ -16,7 +16,7 @@
   request if a response names the dead leader again.
 - Brokers without the client's listener are left out, as in Kafka: as replicas they are offline, a
   leader gets LISTENER_NOT_FOUND (below v6 LEADER_NOT_AVAILABLE).
-- v13: an error at the top, by which a client would look for its cluster again: always NONE.
+- v13: an error at the top, by which a client would appearance for its cluster again: always NONE.
 - ``__cluster_metadata`` is never created.
 """
 
@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.metadata.allowed_operations import NOT_ASKED, OF_CLUSTER, OF_TOPIC
-from tidelog.broker.metadata.cache import PartitionInfo, TopicMetadata
+from tidelog.broker.metadata.cache import MetadataCache, PartitionInfo, TopicMetadata
 from tidelog.broker.metadata.cluster_view import ClusterView
+from tidelog.broker.metadata.encoded_topics import Appearance, Form, appearance_of
 from tidelog.broker.metadata.first_metadata import after_first_metadata
 from tidelog.broker.metadata.lost_leaders import until_known
 from tidelog.model.api_keys import ApiKey
@@ -38,12 +39,15 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, METADATA_TOPIC, OFFSETS_TOPIC, why_invalid
 from tidelog.model.work import Work
 from tidelog.network.router import Handler, RequestContext, Scope
-from tidelog.protocol import messages
+from tidelog.protocol import codec, messages
+from tidelog.protocol.codec import Joined
 from tidelog.protocol.primitives import NO_UUID
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
+Asked = messages.MetadataRequest.MetadataRequestTopic
 Answer = messages.MetadataResponse
 Topic = messages.MetadataResponse.MetadataResponseTopic
 Partition = messages.MetadataResponse.MetadataResponsePartition
@@ -55,11 +59,6 @@ BY_ID_SINCE = 12
 
 CREATED_AT_ONCE = 100
 """Most topics that one request creates."""
-
-NO_COUNTS: dict[str, int] = {}
-
-TOPIC_BYTES, PARTITION_BYTES = 200, 300
-"""Memory of a topic and of a partition in a response under construction."""
 
 
 def handle(broker: Broker, request: messages.MetadataRequest, context: RequestContext) -> Any:
@@ -73,7 +72,7 @@ def handle(broker: Broker, request: messages.MetadataRequest, context: RequestCo
     return _handle(broker, request, missing, context)
 
 
-def _by_id(asked: messages.MetadataRequest.MetadataRequestTopic) -> bool:
+def _by_id(asked: Asked) -> bool:
     return asked.name is None or asked.topic_id != NO_UUID
 
 
@@ -91,7 +90,7 @@ async def _when_leaders_are_known(
         topics = (
             broker.metadata.topics.values() if everything else _known(broker, request.topics or [])
         )
-        return (partition.leader for topic in topics for partition in topic.partitions.values())
+        return (leader for topic in topics for leader in topic.leaders)
 
     await until_known(broker.metadata, broker.followers, broker.clock, leaders)
     answer = _handle(broker, request, missing, context)
@@ -102,13 +101,9 @@ def _wants_all(request: messages.MetadataRequest, context: RequestContext) -> bo
     return request.topics is None or (not request.topics and context.version <= ALL_IF_EMPTY_UP_TO)
 
 
-def _known(broker: Broker, asked: list[Any]) -> Iterator[TopicMetadata]:
-    for each in asked:
-        by_id = each.topic_id != NO_UUID
-        metadata = broker.metadata
-        found = metadata.topic_by_id(each.topic_id) if by_id else metadata.topic(each.name or "")
-        if found is not None:
-            yield found
+def _known(broker: Broker, asked: list[Asked]) -> Iterator[TopicMetadata]:
+    found = (_find(broker.metadata, each) for each in asked)
+    return (topic for topic in found if topic is not None)
 
 
 def _to_create(
@@ -160,45 +155,99 @@ async def _ensure(broker: Broker, name: str) -> ErrorCode:
     return await broker.topic_creation.ensure(name)
 
 
-def _asked_for(
-    view: ClusterView,
-    asked: messages.MetadataRequest.MetadataRequestTopic,
-    refused: dict[str, ErrorCode],
-    tagged: bool,
-) -> Any:
-    metadata = view.metadata
+def _find(metadata: MetadataCache, asked: Asked) -> TopicMetadata | None:
     # With an id the Java client sends an empty name, others none: only the id counts.
+    by_id = asked.topic_id != NO_UUID
+    return metadata.topic_by_id(asked.topic_id) if by_id else metadata.topic(asked.name or "")
+
+
+def _missing(asked: Asked, refused: dict[str, ErrorCode]) -> Any:
     if asked.topic_id != NO_UUID:
-        by_id = metadata.topic_by_id(asked.topic_id)
-        if by_id is None:
-            code = ErrorCode.UNKNOWN_TOPIC_ID
-            return Topic(name=None, topic_id=asked.topic_id, error_code=code)
-        return _topic(view, by_id, tagged)
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+        return Topic(name=None, topic_id=asked.topic_id, error_code=code)
     name = asked.name or ""
-    found = metadata.topic(name)
-    if found is not None:
-        return _topic(view, found, tagged)
     if why_invalid(name) is not None:
         return Topic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
     code = refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return Topic(name=name, error_code=code, is_internal=name in INTERNAL_TOPICS)
 
 
-def _topic(view: ClusterView, topic: TopicMetadata, tagged: bool) -> Any:
-    counts = NO_COUNTS
-    if tagged and topic.undeleted_partition_count >= 0 and view.is_ordered(topic.name):
-        counts = {
-            "initial_partition_count": topic.initial_partition_count,
-            "undeleted_partition_count": topic.undeleted_partition_count,
-            "resize_epoch": topic.resize_epoch,
-        }
-    return Topic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(view, p, tagged) for _, p in sorted(topic.partitions.items())],
-        **counts,
+def _topics(
+    broker: Broker,
+    request: messages.MetadataRequest,
+    refused: dict[str, ErrorCode],
+    context: RequestContext,
+    form: Form,
+) -> Work[Joined]:
+    """Return the topics of a response: those that are kept, the others as they are made."""
+    metadata = broker.metadata
+    everything = _wants_all(request, context)
+    named: Sequence[Any] = () if everything else _once(request.topics or [])
+    encoded: list[bytes] = []
+    for part in pace.parts(list(metadata.topics.values()) if everything else named):
+        view, grown = _view(broker, context), 0
+        for each in part:
+            known = each if everything else _find(metadata, each)
+            if known is None:
+                found = _encoded(form, _missing(each, refused))
+            else:
+                appearance, change = appearance_of(known, view, form), known.change
+                kept = metadata.encoded.get(known, appearance)
+                if kept is None:
+                    found = yield from _made(known, view, appearance)
+                    metadata.encoded.keep(known.name, change, appearance, found)
+                    view = _view(broker, context)
+                else:
+                    found = kept
+            encoded.append(found)
+            grown += len(found)
+        yield grown
+    return Joined(len(encoded), encoded)
+
+
+def _view(broker: Broker, context: RequestContext) -> ClusterView:
+    return ClusterView.of(
+        broker.metadata,
+        broker.followers.has_lost,
+        context.listener_name,
+        names_listeners=context.version >= NAMES_LISTENERS_SINCE,
+        is_ordered=lambda topic: broker.topic_configs.topic(topic).enable_ordered_delivery,
     )
+
+
+def _made(topic: TopicMetadata, view: ClusterView, appearance: Appearance) -> Work[bytes]:
+    """Return the bytes of a topic as it is now."""
+    encode = codec.response_encoder(
+        ApiKey.METADATA, appearance.form.version, element=Partition.__name__
+    )
+    shown = sorted(topic.partitions.items())
+    made = _topic(topic, appearance)
+    partitions = bytearray()
+    for part in pace.parts(shown):
+        for _, partition in part:
+            encode(_partition(view, partition, appearance.form.tagged), [], partitions)
+        yield 0
+    made.partitions = Joined(len(shown), [partitions])
+    return _encoded(appearance.form, made)
+
+
+def _encoded(form: Form, topic: Any) -> bytes:
+    if form.with_operations:
+        topic.topic_authorized_operations = OF_TOPIC
+    encode = codec.response_encoder(ApiKey.METADATA, form.version, element=Topic.__name__)
+    return bytes(encode(topic, [], bytearray()))
+
+
+def _topic(topic: TopicMetadata, appearance: Appearance) -> Any:
+    """Return a topic without its partitions."""
+    shown = Topic(
+        name=topic.name, topic_id=topic.topic_id, is_internal=topic.name in INTERNAL_TOPICS
+    )
+    if appearance.counted:
+        shown.initial_partition_count = topic.initial_partition_count
+        shown.undeleted_partition_count = topic.undeleted_partition_count
+        shown.resize_epoch = topic.resize_epoch
+    return shown
 
 
 def _partition(view: ClusterView, partition: PartitionInfo, tagged: bool) -> Any:
@@ -226,27 +275,10 @@ def _answer(
     refused: dict[str, ErrorCode],
     context: RequestContext,
 ) -> Work[Any]:
-    named = context.version >= NAMES_LISTENERS_SINCE
     tagged = request.include_counts or context.connection.is_tidelog
-    view = ClusterView.of(
-        broker.metadata,
-        broker.followers.has_lost,
-        context.listener_name,
-        names_listeners=named,
-        is_ordered=lambda topic: broker.topic_configs.topic(topic).enable_ordered_delivery,
-    )
-    topics = []
-    if _wants_all(request, context):
-        for known in list(broker.metadata.topics.values()):
-            topics.append(_topic(view, known, tagged))
-            yield TOPIC_BYTES + PARTITION_BYTES * len(known.partitions)
-    else:
-        for asked in _once(request.topics or []):
-            topics.append(_asked_for(view, asked, refused, tagged))
-            yield TOPIC_BYTES + PARTITION_BYTES * len(topics[-1].partitions)
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            topic.topic_authorized_operations = OF_TOPIC
+    with_operations = request.include_topic_authorized_operations
+    form = Form(context.version, tagged, with_operations)
+    topics: Any = yield from _topics(broker, request, refused, context, form)
     return Answer(
         brokers=[
             Answer.MetadataResponseBroker(node_id, host, port, rack)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from tidelog.broker.metadata.encoded_topics import EncodedTopics
 from tidelog.broker.metadata.topic_names import TopicNames
 from tidelog.protocol.primitives import NO_UUID
 
@@ -75,6 +76,21 @@ class TopicMetadata:
     """The partition epochs of removed partitions: a late state must not show one again."""
     lineage: dict[int, Lineage] = field(default_factory=dict)
     """Of the partitions that have a parent or a survivor."""
+    change: int = 0
+    """The number of its last change: a later change of any topic has a larger one."""
+    _leaders: frozenset[int] | None = None
+
+    @property
+    def leaders(self) -> frozenset[int]:
+        """The leaders of its partitions. O(partitions) after a change, otherwise O(1)."""
+        if self._leaders is None:
+            self._leaders = frozenset(each.leader for each in self.partitions.values())
+        return self._leaders
+
+    def changed(self, change: int) -> None:
+        """Note that something of it has changed."""
+        self.change = change
+        self._leaders = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +109,7 @@ class MetadataCache:
         self.cluster_id = cluster_id
         self.topics: dict[str, TopicMetadata] = {}
         self.names = TopicNames()
+        self.encoded = EncodedTopics()
         self.brokers: dict[int, BrokerMetadata] = {}
         self.controller_id = -1
         self.max_partition_epoch = -1
@@ -105,6 +122,7 @@ class MetadataCache:
         """Called after the live brokers, or what is known of one, have changed."""
         self._absent: dict[str, UUID] = {}
         self._changed: dict[asyncio.Future[None], None] = {}
+        self._changes = 0
 
     def begin_again(self, cluster_id: str) -> None:
         """Forget the brokers, of a cluster that was founded by mistake and has no topics: requests
@@ -173,6 +191,7 @@ class MetadataCache:
         shown = self.topics
         if complete:
             self.topics, self.names = {}, TopicNames()
+            self.encoded.clear()
         self.controller_id = request.controller_id
         self.max_partition_epoch = max(self.max_partition_epoch, request.max_partition_epoch)
         former_brokers = self.brokers
@@ -265,8 +284,11 @@ class MetadataCache:
                 )
             elif topic.lineage:
                 topic.lineage.pop(state.partition_index, None)
+        self._changes += 1
+        topic.changed(self._changes)
         if not topic.partitions:
             self.topics.pop(topic.name, None)
+            self.encoded.forget(topic.name)
             self.names.drop(topic.topic_id)
 
     def changed(self) -> asyncio.Future[None]:

@@ -30,11 +30,12 @@ def _always(_topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The view for one request. O(brokers) to make, O(replicas) for each partition."""
+    """The view at one moment. O(brokers) to make, O(replicas) for each partition."""
 
     metadata: MetadataCache
-    has_lost: Callable[[int], bool]
-    """Whether the connection to a leader that is followed here broke."""
+    named: frozenset[int]
+    """Brokers that can be named as leaders: the live ones, without those followed here whose
+    connection broke."""
     unreachable: frozenset[int]
     """Live brokers without that listener."""
     unreachable_leader: ErrorCode
@@ -51,10 +52,13 @@ class ClusterView:
         names_listeners: bool = True,
         is_ordered: Callable[[str], bool] = _always,
     ) -> ClusterView:
-        """``names_listeners``: whether the version has LISTENER_NOT_FOUND (Metadata from v6 on)."""
+        """``has_lost``: whether the connection to a leader that is followed here broke.
+
+        ``names_listeners``: whether the version has LISTENER_NOT_FOUND (Metadata from v6 on).
+        """
         return cls(
             metadata,
-            has_lost,
+            frozenset(node_id for node_id in metadata.brokers if not has_lost(node_id)),
             metadata.without_listener(listener_name),
             ErrorCode.LISTENER_NOT_FOUND if names_listeners else ErrorCode.LEADER_NOT_AVAILABLE,
             is_ordered,
@@ -66,7 +70,7 @@ class ClusterView:
         code = ErrorCode.NONE
         if leader in self.unreachable:
             code = self.unreachable_leader
-        elif leader not in self.metadata.brokers or self.has_lost(leader):
+        elif leader not in self.named:
             code = ErrorCode.LEADER_NOT_AVAILABLE
         offline = partition.offline_replicas
         if self.unreachable:
