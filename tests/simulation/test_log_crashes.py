@@ -26,6 +26,7 @@ from tests.simulation.kernel import (
 from tests.simulation.log_node import KEYS, RECORDS, SMALL, Node, P, kept
 from tests.simulation.scenarios.log import COMPACT, DELETE
 from tests.simulation.scenarios.log_steps import PATH
+from tests.support.pieces import beside_others
 from tests.support.storage_logs import removed_now
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.work import Work, finish
@@ -135,11 +136,12 @@ def _delete_records(node: Node, log: PartitionLog) -> None:
     log.sync()
 
 
-def _beside(node: Node, pieces: Work[object]) -> None:
-    """Do work in pieces; checkpoints are written and syncs are run between them."""
+def _beside(node: Node, pieces: Work[object], reading: Callable[[], None] = lambda: None) -> None:
+    """Do work in pieces; checkpoints are written and syncs are run between them, and reads."""
     log = node.directory.logs[P]
 
     def others() -> None:
+        reading()
         pending = log.unsynced()
         checkpoint = finish(node.directory.checkpoint())
         for value in (pending, checkpoint):
@@ -149,12 +151,9 @@ def _beside(node: Node, pieces: Work[object]) -> None:
             log.synced(pending)
         if checkpoint is not None:
             node.directory.checkpointed(checkpoint)
+        reading()
 
-    for call in pieces:
-        others()
-        if call is not None:
-            call()
-        others()
+    beside_others(pieces, others)
 
 
 def _retain_beside_others(node: Node, log: PartitionLog) -> None:
@@ -170,13 +169,7 @@ def _compact_beside_others(node: Node, log: PartitionLog) -> None:
     assert plan is not None and any(len(group) > 1 for group in plan.groups)
     pieces = applying(log, compact(node.view, plan), node.clock.now_ms)
 
-    def read_between() -> Work[object]:
-        for call in pieces:
-            _newest_are_read(node, log)
-            yield call
-            _newest_are_read(node, log)
-
-    _beside(node, read_between())
+    _beside(node, pieces, lambda: _newest_are_read(node, log))
     assert log.first_dirty_offset == plan.end_offset and not log.failed
     _newest_are_read(node, log)
     removed_now(node.directory)

@@ -17,6 +17,20 @@ def in_thread(work: Callable[[], None]) -> None:
     thread.join()
 
 
+def beside_others(pieces: Work[Any], between: Callable[[], None]) -> None:
+    """Do work with others before and after each call. An error of a call is a crash: it is raised
+    here, and the work never gets it."""
+    made = None
+    while True:
+        try:
+            call = pieces.send(made)
+        except StopIteration:
+            return
+        between()
+        made = None if call is None else call()
+        between()
+
+
 def by_threads(pieces: Work[Any], between: Callable[[], None] = lambda: None) -> Any:
     """Do work as a broker does: each call is a thread's, and others have turns before and after."""
     failed: list[Exception] = []
