@@ -152,6 +152,8 @@ class FollowedPartitions:
                 followed.asked = wanted[key] = fetch
                 self._at_leader.add(key)
         self._due.clear()
+        # Named in both lists, one that was left and is followed again would leave the session
+        # (KIP-227).
         forgotten = [key for key in self._forgotten if key not in wanted]
         self._forgotten.clear()
         return SessionRequest(self._id, self._epoch, wanted, [] if full else forgotten)

@@ -51,6 +51,7 @@ class Followers:
             self.stopped(key)
             return False
         present = (partition, leader, state.leader_epoch)
+        # Of another leader or epoch: a response in flight is of the former one.
         if self._of.get(key) != present:
             self._leave(key)
             self._of[key] = present

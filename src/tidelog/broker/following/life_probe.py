@@ -62,6 +62,7 @@ class LifeProbe:
             loop = asyncio.get_running_loop()
             self._wanted = loop.create_future()
             if self._connection is not None:
+                # At the end of this turn: one probe proves it for all that ask in this turn (0090).
                 loop.call_soon(self._send)
         return self._wanted
 

@@ -325,6 +325,7 @@ class ClientConnection:
             # The time that was left for this request alone is meaningless to a user.
             limit = f"within {self._greeting_ms} ms"
             why = f"did not complete the handshake {limit}: no response to {name}"
+        # All of it: responses come in order, so each later one would wait for this one.
         self._end(RequestTimedOut(f"{self.peer} {why}"))
 
     def _answered(self, frame: memoryview) -> None:

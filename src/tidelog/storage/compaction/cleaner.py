@@ -284,6 +284,7 @@ def _clean_group(
         shared.disk.remove(target.log_path)
         return None
     target.close_indexes()
+    # The swap only renames: what it renames has to be on the disk.
     for path in (target.index_path, target.time_index_path, target.log_path):
         shared.files.get(path).sync()
     return CleanedGroup(group, target.size)
@@ -330,6 +331,8 @@ def _clean_batch(
         last = stays.last_of_producer.get(header.producer_id, ())
         if not ends_group and header.last_offset not in last:
             return None
+        # Its offsets and sequence numbers stay: the end of the group, or the check of a retry,
+        # rests on them (promise 6).
         return _empty_batch(header) if header.record_count else batch
     # While tombstones are kept their time does not run: it begins when no reader can find an older
     # value any longer.

@@ -151,6 +151,7 @@ class ProducerState:
         _, _, _, _, _, _, delta, _, _, producer_id, epoch, first, _ = header
         entry = self.entries.get(producer_id)
         if entry is None:
+            # Whether it begins, or leaves a gap, is not known here: only a retry proves it (0100).
             return RESUMES if first > 0 else None
         if epoch == entry.epoch:
             batches = entry._batches or entry.batches
@@ -263,6 +264,7 @@ class ProducerState:
 
         ``encode`` makes it a snapshot, in any thread.
         """
+        # From here on a change makes a new entry: a thread encodes these.
         self._moment += 1
         # By the plain dictionary: an OrderedDict's own values() follow its order, ten times slower.
         return list(dict.values(self.entries))

@@ -183,6 +183,7 @@ def _take_unsynced(log: LogState, closed_only: bool, most: int) -> PendingSync |
     bases = frozenset(segment.base_offset for segment in log.segments) if with_them else ()
     snapshots = log.snapshots.for_sync(bases) if with_them else []
     names_changed = log.dirty.names_changed if log.path in dirty else 0
+    # Before the sync: what is written during it needs another one.
     log.dirty.files, log.dirty.directories = left_files, set()
     above = log.path.rpartition("/")[0]
     pending = PendingSync(above, pinned, directories, names_changed, end, log.generation, snapshots)
