@@ -148,8 +148,8 @@ MUTANTS = (
     Mutant(
         "DescribeFences says that the data ends at the fence",
         "src/tidelog/broker/handlers/describe_fences.py::_partition",
-        "each.kind, each.data_end)",
-        "each.kind, each.offset)",
+        "entry.kind, entry.data_end)",
+        "entry.kind, entry.offset)",
         "tests/broker/test_describe_fences.py",
     ),
     Mutant(

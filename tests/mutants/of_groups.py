@@ -80,14 +80,14 @@ MUTANTS = (
     Mutant(
         "a coordinator whose metadata are late answers -1",
         "src/tidelog/broker/handlers/offset_fetch.py::_Open.close",
-        "        if any(exists.get(at, True) for at in self.unknown):\n",
+        "        if any(exists.get(tp, True) for tp in self.unknown):\n",
         "        if False:\n",
         FETCHES,
     ),
     Mutant(
         "the birth offset is answered also where retention has passed it",
         "src/tidelog/broker/handlers/offset_fetch.py::_Open.close",
-        "            part.committed_offset = max(part.committed_offset, starts[at])\n",
+        "            part.committed_offset = max(part.committed_offset, starts[tp])\n",
         "            pass\n",
         FETCHES,
     ),

@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant(
         "a long commit by id goes on in the next incarnation of its topic",
         "src/tidelog/broker/handlers/offset_commit.py::_known",
-        "                or (by_id and known.topic_id != topic.topic_id)\n",
+        "                or (by_id and listed.topic_id != topic.topic_id)\n",
         "",
         "tests/wire/test_groups_topic_incarnations.py",
     ),

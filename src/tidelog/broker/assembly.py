@@ -211,7 +211,7 @@ def _future_replicas(
 
 def _channel(given: Given, log_work: LogWork) -> ControlChannel:
     directories = given.directories
-    folders = [each.path for each in directories]
+    folders = [directory.path for directory in directories]
     seen_epochs = SeenEpochsStore(given.seams.disk, folders, directories)
     return ControlChannel(given.session, seen_epochs, directories, log_work)
 

@@ -71,7 +71,7 @@ class BrokerCollector(Collector):
             value=room.refused,
         )
         partitions = self._broker.partitions
-        failed = sum(each.failed is not None for each in partitions.directories)
+        failed = sum(directory.failed is not None for directory in partitions.directories)
         yield GaugeMetricFamily(
             "kafka_log_logmanager_offlinelogdirectorycount",
             "Log directories that are out of service",
@@ -201,12 +201,12 @@ class BrokerCollector(Collector):
         sums: Counter[tuple[str, str]] = Counter()
         lag_of: Counter[tuple[str, str]] = Counter()
         for group, (topic, partition), committed in snapshot.positions:
-            where = [group, topic, str(partition)]
-            offset.add_metric(where, committed)
+            tp = [group, topic, str(partition)]
+            offset.add_metric(tp, committed)
             sums[group, topic] += committed
             left = snapshot.lag(TopicPartition(topic, partition), committed)
             if left is not None:
-                lag.add_metric(where, left)
+                lag.add_metric(tp, left)
                 lag_of[group, topic] += left
         for place, value in sums.items():
             offsets.add_metric(place, value)
@@ -235,9 +235,9 @@ class BrokerCollector(Collector):
             "Connections by listener",
             labels=["listener"],
         )
-        found = Counter({each.name: 0 for each in self._broker.configs.broker_listeners})
-        found.update(connection.listener_name for connection in list(server.connections))
-        for name, value in found.items():
+        counts = Counter({one.name: 0 for one in self._broker.configs.broker_listeners})
+        counts.update(connection.listener_name for connection in list(server.connections))
+        for name, value in counts.items():
             count.add_metric([name], value)
         yield count
 

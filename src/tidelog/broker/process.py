@@ -182,8 +182,8 @@ class BrokerProcess:
     def _advertised(self) -> list[Listener]:
         """Return the advertised listeners, with the bound port for port 0."""
         return [
-            replace(each, port=each.port or self.ports.get(each.name, 0))
-            for each in self.configs.advertised_listeners
+            replace(one, port=one.port or self.ports.get(one.name, 0))
+            for one in self.configs.advertised_listeners
         ]
 
     def _report(self) -> Reported:
@@ -229,7 +229,7 @@ class BrokerProcess:
         A controller that accepts the registration and sends no metadata has a reason (a restored
         store, a damaged znode) and logs it: this broker waits for as long as its session is open.
         """
-        said, waited_ms = False, 0
+        is_logged, waited_ms = False, 0
         while not await self._has_metadata():
             waited_ms += METADATA_WAIT_MS
             is_due = waited_ms % FIND_CONTROLLER_MS == 0
@@ -239,14 +239,14 @@ class BrokerProcess:
                         f"no controller has sent this broker the metadata in {waited_ms} ms"
                     )
                 continue
-            if not said or is_due:
+            if not is_logged or is_due:
                 logger.warning(
                     "the controller accepted the registration and has sent no metadata for "
                     "%(waited_ms)d ms: see its log or `tidelog doctor`",
                     {"waited_ms": waited_ms},
                 )
-            if not said:
-                said = True
+            if not is_logged:
+                is_logged = True
                 self.when_not_notified()
 
     async def _has_metadata(self) -> bool:

@@ -45,8 +45,8 @@ def handle(
         pending_response,
         request.member_id,
         request.generation_id,
-        tuple((at, part.position) for at, part in named if part.position >= 0),
-        tuple(at for at, part in named if part.need_position),
+        tuple((tp, part.position) for tp, part in named if part.position >= 0),
+        tuple(tp for tp, part in named if part.need_position),
         broker.metadata.id_of,
     )
     broker.coordinator.decide(request.group_id, event)

@@ -135,16 +135,16 @@ async def _until_deleted(
 ) -> Any:
     """Wait for the followers, or for a change of the live brokers."""
     waiter = _StartWaiter()
-    for each in waiting:
-        each.partition.waiting.deletions[waiter] = None
-    partitions = [each.partition for each in waiting]
+    for one in waiting:
+        one.partition.waiting.deletions[waiter] = None
+    partitions = [one.partition for one in waiting]
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            while waiting := [each for each in waiting if not each.is_over(broker)]:
+            while waiting := [one for one in waiting if not one.is_over(broker)]:
                 await _until_changed(broker, waiter)
     except TimeoutError:
-        for each in waiting:
-            each.give_up()
+        for one in waiting:
+            one.give_up()
     finally:
         for partition in partitions:
             partition.waiting.deletions.pop(waiter, None)

@@ -29,10 +29,10 @@ def handle(
     """Describe the cluster from the metadata cache."""
     response = messages.DescribeClusterResponse
     if request.endpoint_type != BROKERS:
-        known = request.endpoint_type == CONTROLLERS
+        of_controllers = request.endpoint_type == CONTROLLERS
         return response(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
-            if known
+            if of_controllers
             else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="only brokers (endpoint type 1) are described here",
             endpoint_type=request.endpoint_type,

@@ -59,11 +59,11 @@ def handle(
 
 async def _own(broker: Broker) -> messages.DescribeConditionResponse:
     configs = broker.configs
-    working = [each for each in broker.directories if each.failed is None]
+    working = [directory for directory in broker.directories if directory.failed is None]
     # In a thread: a directory of very many replicas takes long to list.
     loop = asyncio.get_running_loop()
     paths = await loop.run_in_executor(broker.seams.threads, _strays, broker.seams.disk, working)
-    found = {
+    condition = {
         "role": "broker",
         "node_id": configs.node_id,
         "version": __version__,
@@ -75,12 +75,12 @@ async def _own(broker: Broker) -> messages.DescribeConditionResponse:
             for directory, path in paths
         ],
     }
-    return messages.DescribeConditionResponse(condition=json.dumps(found))
+    return messages.DescribeConditionResponse(condition=json.dumps(condition))
 
 
 async def _controllers(broker: Broker) -> messages.DescribeConditionResponse:
-    found = {"role": "broker", "controllers": await broker.session.quorum.conditions()}
-    return messages.DescribeConditionResponse(condition=json.dumps(found))
+    condition = {"role": "broker", "controllers": await broker.session.quorum.conditions()}
+    return messages.DescribeConditionResponse(condition=json.dumps(condition))
 
 
 def _progress(
@@ -94,12 +94,12 @@ def _progress(
         return _refused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
     named = list(dict.fromkeys(topics))
     steps = progress_of(group, named, broker.metadata.id_of, broker.clock.monotonic_ms())
-    found = {"role": "coordinator", **(yield from steps)}
-    return messages.DescribeConditionResponse(condition=json.dumps(found))
+    condition = {"role": "coordinator", **(yield from steps)}
+    return messages.DescribeConditionResponse(condition=json.dumps(condition))
 
 
 def _strays(disk: Disk, directories: Sequence[LogDirectory]) -> list[tuple[LogDirectory, str]]:
-    found: list[tuple[LogDirectory, str]] = []
+    places: list[tuple[LogDirectory, str]] = []
     for directory in directories:
         try:
             listed = disk.list(directory.path)
@@ -107,8 +107,8 @@ def _strays(disk: Disk, directories: Sequence[LogDirectory]) -> list[tuple[LogDi
             # The directory's error is reported by other means.
             continue
         strays = (name for name in listed if name.endswith(names.STRAY_DIRECTORY))
-        found += ((directory, f"{directory.path}/{name}") for name in strays)
-    return found[:MOST_QUARANTINED]
+        places += ((directory, f"{directory.path}/{name}") for name in strays)
+    return places[:MOST_QUARANTINED]
 
 
 def _refused(error: ErrorCode, message: str) -> messages.DescribeConditionResponse:

@@ -36,19 +36,19 @@ def handle(
     If a resource is named several times, its last entry counts.
     """
     results = []
-    each_once = {(each.resource_type, each.resource_name): each for each in request.resources}
+    each_once = {(one.resource_type, one.resource_name): one for one in request.resources}
     for resource in each_once.values():
-        found = _entries(broker, resource.resource_type, resource.resource_name)
+        entries = _entries(broker, resource.resource_type, resource.resource_name)
         result = Answer.DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )
-        if isinstance(found, tuple):
-            result.error_code, result.error_message = found
+        if isinstance(entries, tuple):
+            result.error_code, result.error_message = entries
         else:
             wanted = frozenset(resource.configuration_keys or ())
             result.configs = [
                 _row(entry, request.include_synonyms, request.include_documentation)
-                for entry in found
+                for entry in entries
                 if not wanted or entry.name in wanted
             ]
         results.append(result)

@@ -55,8 +55,8 @@ def _described(broker: Broker, request: messages.DescribeFencesRequest) -> Work[
         response.topics.append(answer)
         yield TOPIC_BYTES
         for one in topic.partitions:
-            answer.partitions.append(found := _partition(broker, topic, one))
-            yield PARTITION_BYTES + FENCE_BYTES * len(found.fences)
+            answer.partitions.append(described := _partition(broker, topic, one))
+            yield PARTITION_BYTES + FENCE_BYTES * len(described.fences)
     return response
 
 
@@ -72,8 +72,8 @@ def _partition(
         return _Partition(index, error)
     log = partition.log
     fences = [
-        _Fence(each.resize_epoch, each.undeleted_count, each.offset, each.kind, each.data_end)
-        for each in log.fences.below(log.high_watermark).entries
+        _Fence(entry.resize_epoch, entry.undeleted_count, entry.offset, entry.kind, entry.data_end)
+        for entry in log.fences.below(log.high_watermark).entries
     ]
     return _Partition(index, 0, partition.leader_epoch, fences)
 
@@ -97,15 +97,15 @@ async def _with_former(
 ) -> Any:
     """Ask the controller for former incarnations, and describe the partitions of this broker."""
     ask = messages.DescribeFencesRequest
-    asked = ask(include_former=True, topics=[ask.Topic(each.topic) for each in request.topics])
+    asked = ask(include_former=True, topics=[ask.Topic(topic.topic) for topic in request.topics])
     api, timeout_ms = ApiKey.DESCRIBE_FENCES, broker.configs.request_timeout_ms
     inner = b"".join(codec.encode_request(api, 0, 0, None, asked))[4:]
     try:
         answer = await broker.session.forward(inner, context.client_host, timeout_ms)
-        _, found = codec.decode_response(api, 0, memoryview(answer))
+        _, response = codec.decode_response(api, 0, memoryview(answer))
     except (ControllerUnreachable, ForwardingRefused, ClientError, codec.DecodeError):
         return refused(ApiKey.DESCRIBE_FENCES, 0, request, ErrorCode.REQUEST_TIMED_OUT)
-    return _joined(broker, request, {each.topic: each.former for each in found.topics})
+    return _joined(broker, request, {topic.topic: topic.former for topic in response.topics})
 
 
 def _joined(

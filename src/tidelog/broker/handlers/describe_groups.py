@@ -59,12 +59,12 @@ def _describe(broker: Broker, group_id: str, operations: int) -> Any:
     table = broker.coordinator.table_of(group_id)
     if isinstance(table, ErrorCode):
         return _Group(error_code=table, group_id=group_id)
-    found = table.describe(group_id)
+    described = table.describe(group_id)
     return _Group(
         group_id=group_id,
-        group_state=found.state,
-        protocol_type=found.protocol_type,
-        protocol_data=found.protocol_name,
+        group_state=described.state,
+        protocol_type=described.protocol_type,
+        protocol_data=described.protocol_name,
         members=[
             _Member(
                 member.member_id,
@@ -74,7 +74,7 @@ def _describe(broker: Broker, group_id: str, operations: int) -> Any:
                 member.subscription,
                 member.assignment,
             )
-            for member in found.members
+            for member in described.members
         ],
         authorized_operations=operations,
     )

@@ -38,10 +38,10 @@ def handle(
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics = []
     for name, indexes in wanted.items():
-        found = _Response.TopicResponse(name)
-        topics.append(found)
+        of_topic = _Response.TopicResponse(name)
+        topics.append(of_topic)
         for index in indexes:
-            found.partitions.append((yield from _partition(broker, name, index)))
+            of_topic.partitions.append((yield from _partition(broker, name, index)))
     return _Response(topics=topics)
 
 
@@ -58,9 +58,9 @@ def _partition(broker: Broker, topic: str, index: int) -> Work[Any]:
         answer.error_code = error
         answer.error_message = f"this broker does not lead {topic}-{index}: {error.name}"
         return answer
-    for each in list(partition.log.producers.entries.values()):
+    for entry in list(partition.log.producers.entries.values()):
         answer.active_producers.append(
-            _Producer(each.producer_id, each.epoch, each.last_sequence, each.last_ms, NONE)
+            _Producer(entry.producer_id, entry.epoch, entry.last_sequence, entry.last_ms, NONE)
         )
         yield PRODUCER_BYTES
     return answer

@@ -33,16 +33,16 @@ async def handle(
 ) -> Any:
     """Ask the controllers, and respond with what they say."""
     asked = ((t.topic_name, p.partition_index) for t in request.topics for p in t.partitions)
-    found = (
+    quorum = (
         merged(await broker.session.quorum.answers()) if any(starmap(_is_known, asked)) else None
     )
     topics = []
     for topic in request.topics:
         parts = []
-        for each in topic.partitions:
-            index = each.partition_index
-            if found is not None and _is_known(topic.topic_name, index):
-                parts.append(found)
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if quorum is not None and _is_known(topic.topic_name, index):
+                parts.append(quorum)
             else:
                 parts.append(refused(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         topics.append(_Response.TopicData(topic.topic_name, parts))

@@ -73,13 +73,13 @@ def _leaders(broker: Broker, request: messages.DescribeTopicPartitionsRequest) -
     """Return the leaders that the page would name: the response waits for no other."""
     room = _room(request)
     for name in _names(broker, request):
-        found = broker.metadata.topic(name)
-        if found is None:
+        topic = broker.metadata.topic(name)
+        if topic is None:
             continue
         if not room:
             return
-        shown = _numbers(request, found)[:room]
-        yield from (found.partitions[number].leader for number in shown)
+        shown = _numbers(request, topic)[:room]
+        yield from (topic.partitions[number].leader for number in shown)
         room -= len(shown)
 
 
@@ -110,8 +110,8 @@ def _page(
     room = _room(request)
     answer = Answer()
     for name in _names(broker, request):
-        found = broker.metadata.topic(name)
-        if found is None:
+        metadata = broker.metadata.topic(name)
+        if metadata is None:
             # A topic deleted meanwhile is skipped, unless the request names it.
             if request.topics:
                 answer.topics.append(_unknown(name))
@@ -120,15 +120,15 @@ def _page(
         if not room:
             answer.next_cursor = Answer.Cursor(name, 0)
             break
-        numbers = _numbers(request, found)
-        topic = _topic(found)
+        numbers = _numbers(request, metadata)
+        topic = _topic(metadata)
         answer.topics.append(topic)
         shown = numbers[:room]
         yield TOPIC_BYTES
         view = ClusterView.of(broker.metadata, broker.followers.has_lost, context.listener_name)
         for number in shown:
-            if number in found.partitions:
-                topic.partitions.append(_partition(view, found, number))
+            if number in metadata.partitions:
+                topic.partitions.append(_partition(view, metadata, number))
             yield PARTITION_BYTES
         if len(shown) < len(numbers):
             answer.next_cursor = Answer.Cursor(name, numbers[len(shown)])
@@ -137,11 +137,11 @@ def _page(
     return answer
 
 
-def _topic(found: TopicMetadata) -> Any:
+def _topic(topic: TopicMetadata) -> Any:
     return Topic(
-        name=found.name,
-        topic_id=found.topic_id,
-        is_internal=found.name in INTERNAL_TOPICS,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
         topic_authorized_operations=OF_TOPIC,
     )
 

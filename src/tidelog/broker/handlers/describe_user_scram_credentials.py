@@ -23,7 +23,7 @@ def handle(
 ) -> Any:
     """Return an error for each named user."""
     response = messages.DescribeUserScramCredentialsResponse
-    named = Counter(each.name for each in request.users or ())
+    named = Counter(user.name for user in request.users or ())
     return response(
         error_message=None,
         results=[

@@ -52,11 +52,11 @@ async def handle(
 
 def _find_all(broker: Broker, key_type: int, keys: list[str], context: RequestContext) -> Work[Any]:
     """Return each key once, however often it is named."""
-    found = []
+    coordinators = []
     for key in dict.fromkeys(keys):
-        found.append(_find(broker, key_type, key, context.listener_name))
+        coordinators.append(_find(broker, key_type, key, context.listener_name))
         yield ANSWER_BYTES
-    return _respond(found, context.version)
+    return _respond(coordinators, context.version)
 
 
 async def _create_topic(broker: Broker) -> None:
@@ -91,10 +91,10 @@ def _refusal(key: str, error: ErrorCode, message: str) -> Any:
     )
 
 
-def _respond(found: list[Any], version: int) -> Any:
+def _respond(coordinators: list[Any], version: int) -> Any:
     if version >= BATCHED_SINCE:
-        return _Response(coordinators=found)
-    only = found[0]
+        return _Response(coordinators=coordinators)
+    only = coordinators[0]
     return _Response(
         error_code=only.error_code,
         error_message=only.error_message,

@@ -44,7 +44,7 @@ def handle(broker: Broker, request: messages.JoinGroupRequest, context: RequestC
         request.session_timeout_ms,
         rebalance_timeout_ms,
         request.protocol_type,
-        tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+        tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
         member_id_required=version >= MEMBER_ID_REQUIRED_SINCE,
         can_skip_assignment=version >= SKIP_ASSIGNMENT_SINCE,
         reason=request.reason or "",

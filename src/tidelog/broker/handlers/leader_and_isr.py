@@ -31,9 +31,9 @@ async def handle(
 ) -> Any:
     """Apply the command of every partition, each with its own error."""
     response = messages.LeaderAndIsrResponse
-    found = await broker.control.apply_leader_and_isr(request, context.connection)
-    if isinstance(found, ErrorCode):
-        return response(error_code=found)
+    results = await broker.control.apply_leader_and_isr(request, context.connection)
+    if isinstance(results, ErrorCode):
+        return response(error_code=results)
     if kind_of(request) is LeaderAndIsrType.FULL:
         # It begins a control channel: perhaps of another controller, which knows no reports.
         broker.fence_reports.again()
@@ -42,11 +42,11 @@ async def handle(
         return response(
             partition_errors=[
                 one(topic_name=topic, partition_index=index, error_code=code)
-                for topic, _, index, code in found
+                for topic, _, index, code in results
             ]
         )
     by_id: dict[UUID, list[Any]] = {}
-    for _, topic_id, index, code in found:
+    for _, topic_id, index, code in results:
         by_id.setdefault(topic_id, []).append(one(partition_index=index, error_code=code))
     topic = response.LeaderAndIsrTopicError
     return response(topics=[topic(topic_id, errors) for topic_id, errors in by_id.items()])

@@ -30,8 +30,8 @@ def handle(broker: Broker, request: messages.LeaveGroupRequest, context: Request
     version = context.version
     if version >= BATCHED_SINCE:
         leavers = tuple(
-            Leaver(each.member_id, each.group_instance_id, each.reason or "")
-            for each in request.members
+            Leaver(member.member_id, member.group_instance_id, member.reason or "")
+            for member in request.members
         )
     else:
         leavers = (Leaver(request.member_id),)

@@ -29,13 +29,13 @@ def handle(
     if context.version == 0:
         return response()
     wanted = set(request.resource_types) or {int(EntityType.TOPIC), int(EntityType.BROKER)}
-    found: list[tuple[str, int]] = []
+    named: list[tuple[str, int]] = []
     if EntityType.TOPIC in wanted:
-        found += [(name, int(EntityType.TOPIC)) for name in sorted(broker.metadata.topics)]
+        named += [(name, int(EntityType.TOPIC)) for name in sorted(broker.metadata.topics)]
     if EntityType.BROKER in wanted:
-        found += [(str(node), int(EntityType.BROKER)) for node in sorted(broker.metadata.brokers)]
+        named += [(str(node), int(EntityType.BROKER)) for node in sorted(broker.metadata.brokers)]
     resources = []
-    for name, kind in found:
+    for name, kind in named:
         resources.append(response.ConfigResource(name, kind))
         yield NAME_BYTES + len(name)
     return response(config_resources=resources)

@@ -87,16 +87,16 @@ def handle(broker: Broker, request: messages.ListOffsetsRequest, context: Reques
             if not follower:
                 count, epoch = topic.undeleted_partition_count, topic.resize_epoch
                 named = named_by(count, epoch, asked.partition_epoch)
-            found = _partition(broker, topic.name, asked, context.version, follower, uncertain)
-            if not isinstance(found, ErrorCode):
-                found = why_not_read(found, named, broker.reader.shown) or found
-            if isinstance(found, ErrorCode):
-                answers.append(_Partition(index, found))
+            partition = _partition(broker, topic.name, asked, context.version, follower, uncertain)
+            if not isinstance(partition, ErrorCode):
+                partition = why_not_read(partition, named, broker.reader.shown) or partition
+            if isinstance(partition, ErrorCode):
+                answers.append(_Partition(index, partition))
             elif asked.timestamp == LATEST or asked.timestamp in AT_START:
-                answers.append(_look_up(found, index, asked.timestamp, follower, named))
+                answers.append(_look_up(partition, index, asked.timestamp, follower, named))
             else:
                 answers.append(_Partition(index))
-                searched.append((found, asked, named, answers[-1]))
+                searched.append((partition, asked, named, answers[-1]))
     response = _Response(topics=topics)
     return _search_all(broker, response, searched) if searched else response
 
@@ -148,8 +148,8 @@ async def _search_all(broker: Broker, response: Any, searched: list[_Searched]) 
                 pieces = log.search_newest(limit, allowance)
             else:
                 pieces = log.search_time(asked.timestamp, allowance)
-            found = await broker.background.run(pieces)
-        _fill_in(answer, partition, asked, named, found)
+            offsets = await broker.background.run(pieces)
+        _fill_in(answer, partition, asked, named, offsets)
         await turn.pause()  # a search of one piece has not yielded
     return response
 
@@ -159,19 +159,19 @@ def _fill_in(
     partition: HostedPartition,
     asked: messages.ListOffsetsRequest.ListOffsetsPartition,
     named: Named,
-    found: TimeFound,
+    offset: TimeFound,
 ) -> None:
     error = partition.why_not_serving(asked.current_leader_epoch)
     if error is not ErrorCode.NONE:
         answer.error_code = int(error)  # it moved away meanwhile
-    elif isinstance(found, Rejected):
+    elif isinstance(offset, Rejected):
         partition.check_disk()
-        answer.error_code = int(found.error)
-    elif found is None or found.offset >= limit_of_consumer(partition, named):
+        answer.error_code = int(offset.error)
+    elif offset is None or offset.offset >= limit_of_consumer(partition, named):
         answer.offset = UNKNOWN_OFFSET
     else:
-        answer.timestamp, answer.offset = found.timestamp, found.offset
-        answer.leader_epoch = found.leader_epoch
+        answer.timestamp, answer.offset = offset.timestamp, offset.offset
+        answer.leader_epoch = offset.leader_epoch
 
 
 HANDLER = Handler(ApiKey.LIST_OFFSETS, Scope.CLIENT, handle, most_elements=20_000)

@@ -55,8 +55,8 @@ def handle(broker: Broker, request: messages.OffsetCommitRequest, context: Reque
     decide = partial(broker.coordinator.decide, request.group_id)
     if is_long(request):
         decide(InParts(pending_response, asked, partial(_event, request, context)))
-    elif known := tuple(each for each in asked if each is not None):
-        decide(_event(request, context, pending_response, known))
+    elif named := tuple(one for one in asked if one is not None):
+        decide(_event(request, context, pending_response, named))
     else:
         pending_response.give(OffsetsResult())
     return pending_response.answer(partial(_respond, request, by_id))
@@ -66,14 +66,14 @@ def _event(
     request: messages.OffsetCommitRequest,
     context: RequestContext,
     pending_response: PendingResponse,
-    known: tuple[tuple[TopicPartition, CommittedOffset], ...],
+    named: tuple[tuple[TopicPartition, CommittedOffset], ...],
 ) -> CommitOffsets:
     return CommitOffsets(
         pending_response,
         request.member_id,
         request.group_instance_id,
         request.generation_id_or_member_epoch,
-        known,
+        named,
         request.retention_time_ms if context.version <= RETENTION_UNTIL else -1,
         names_missing_group=context.version >= NAMES_MISSING_GROUP_SINCE,
         client_host="/" + context.client_host,
@@ -89,22 +89,22 @@ def _known(
     """
     newest = broker.metadata.max_partition_epoch
     for topic in request.topics:
-        known = broker.metadata.topic(topic.name)
-        for each in topic.partitions:
+        listed = broker.metadata.topic(topic.name)
+        for partition in topic.partitions:
             if (
-                known is None
-                or (by_id and known.topic_id != topic.topic_id)
-                or not _was_ever(known, each.partition_index, newest)
+                listed is None
+                or (by_id and listed.topic_id != topic.topic_id)
+                or not _was_ever(listed, partition.partition_index, newest)
             ):
                 yield None
                 continue
             offset = CommittedOffset(
-                each.committed_offset,
-                each.committed_leader_epoch,
-                each.committed_metadata or "",
-                topic_id=known.topic_id,
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                partition.committed_metadata or "",
+                topic_id=listed.topic_id,
             )
-            yield TopicPartition(topic.name, each.partition_index), offset
+            yield TopicPartition(topic.name, partition.partition_index), offset
 
 
 def _was_ever(topic: TopicMetadata, index: int, newest: int) -> bool:
@@ -124,15 +124,15 @@ def _topic(topic: messages.OffsetCommitRequest.OffsetCommitRequestTopic, answers
 
 
 def _answer(
-    found: Answers,
+    answers: Answers,
     by_id: bool,
     topic: messages.OffsetCommitRequest.OffsetCommitRequestTopic,
     asked: messages.OffsetCommitRequest.OffsetCommitRequestPartition,
 ) -> Any:
     if by_id and not topic.name:
         return _Partition(asked.partition_index, ErrorCode.UNKNOWN_TOPIC_ID)
-    at = TopicPartition(topic.name, asked.partition_index)
-    return _Partition(asked.partition_index, found.errors.get(at, found.otherwise))
+    tp = TopicPartition(topic.name, asked.partition_index)
+    return _Partition(asked.partition_index, answers.errors.get(tp, answers.otherwise))
 
 
 HANDLER = Handler(ApiKey.OFFSET_COMMIT, Scope.CLIENT, handle)

@@ -47,16 +47,16 @@ def _known(
 ) -> Iterator[TopicPartition | None]:
     """Yield each requested partition, None for one that does not exist."""
     for topic in request.topics:
-        for each in topic.partitions:
-            exists = broker.metadata.partition(topic.name, each.partition_index) is not None
-            yield TopicPartition(topic.name, each.partition_index) if exists else None
+        for partition in topic.partitions:
+            exists = broker.metadata.partition(topic.name, partition.partition_index) is not None
+            yield TopicPartition(topic.name, partition.partition_index) if exists else None
 
 
 def _respond(request: messages.OffsetDeleteRequest, result: OffsetsResult | Answers) -> Work[Any]:
-    found = as_answers(result)
-    if found.error is not ErrorCode.NONE:
-        return _Response(error_code=found.error)
-    topics = yield from answered(request, _topic, partial(_answer, found))
+    answers = as_answers(result)
+    if answers.error is not ErrorCode.NONE:
+        return _Response(error_code=answers.error)
+    topics = yield from answered(request, _topic, partial(_answer, answers))
     return _Response(topics=topics)
 
 
@@ -65,12 +65,12 @@ def _topic(topic: messages.OffsetDeleteRequest.OffsetDeleteRequestTopic, answers
 
 
 def _answer(
-    found: Answers,
+    answers: Answers,
     topic: messages.OffsetDeleteRequest.OffsetDeleteRequestTopic,
     asked: messages.OffsetDeleteRequest.OffsetDeleteRequestPartition,
 ) -> Any:
-    at = TopicPartition(topic.name, asked.partition_index)
-    return _Partition(asked.partition_index, found.errors.get(at, found.otherwise))
+    tp = TopicPartition(topic.name, asked.partition_index)
+    return _Partition(asked.partition_index, answers.errors.get(tp, answers.otherwise))
 
 
 HANDLER = Handler(ApiKey.OFFSET_DELETE, Scope.CLIENT, handle)

@@ -72,46 +72,46 @@ class _Open:
     retired: set[TopicPartition] = field(default_factory=set)
     """Partitions that are retired here: there may be others of their numbers by now."""
 
-    def judge(self, broker: Broker, table: GroupTable, name: str, found: Found) -> Found:
+    def judge(self, broker: Broker, table: GroupTable, name: str, offsets: Found) -> Found:
         """Return the offsets with birth offsets in them; ``built`` must follow."""
         topic = broker.metadata.topic(name)
-        if topic is None or topic.undeleted_partition_count < 0 or not found:
-            return found
-        known = topic.partitions
-        if self.is_named and (unknown := [at for at, _ in found if at not in known]):
-            self.unknown.update(TopicPartition(name, at) for at in unknown if at >= 0)
-        if self.is_named and topic.undeleted_partition_count < len(known):
+        if topic is None or topic.undeleted_partition_count < 0 or not offsets:
+            return offsets
+        listed = topic.partitions
+        if self.is_named and (unknown := [index for index, _ in offsets if index not in listed]):
+            self.unknown.update(TopicPartition(name, index) for index in unknown if index >= 0)
+        if self.is_named and topic.undeleted_partition_count < len(listed):
             self.retired.update(
-                TopicPartition(name, at)
-                for at, offset in found
-                if offset is not None and at in known and known[at].retirement_epoch >= 0
+                TopicPartition(name, index)
+                for index, offset in offsets
+                if offset is not None and index in listed and listed[index].retirement_epoch >= 0
             )
         if not self.is_named and topic.resize_epoch > 0:
             # A group that has no others still is one of the topic: its retired partitions wait.
-            found = [each for each in found if each[0] in known] or found
+            offsets = [pair for pair in offsets if pair[0] in listed] or offsets
         sight = births.sight_of(table.get(self.group_id), name, topic.topic_id)
-        greatest = len(known) - 1  # of those that are known
+        greatest = len(listed) - 1  # of those that are known
         if sight is None or not births.may_have_births(sight, topic.resize_epoch, greatest):
-            return found
+            return offsets
         judged: list[tuple[int, CommittedOffset | None]] = []
-        for at, offset in found:
-            born = known.get(at)
+        for index, offset in offsets:
+            born = listed.get(index)
             if born is not None and births.begins_at_birth(
-                sight, at, born.birth_epoch, born.birth_offset, offset
+                sight, index, born.birth_epoch, born.birth_offset, offset
             ):
-                self.begun[TopicPartition(name, at)] = None
-                judged.append((at, CommittedOffset(born.birth_offset)))
+                self.begun[TopicPartition(name, index)] = None
+                judged.append((index, CommittedOffset(born.birth_offset)))
             else:
-                judged.append((at, offset))
+                judged.append((index, offset))
         return judged
 
     def built(self, name: str, parts: list[Any]) -> None:
         """Take the partitions of the response that ``judge`` has begun at their birth."""
         if self.begun:
             for part in parts:
-                at = TopicPartition(name, part.partition_index)
-                if at in self.begun:
-                    self.begun[at] = part
+                tp = TopicPartition(name, part.partition_index)
+                if tp in self.begun:
+                    self.begun[tp] = part
 
     @property
     def is_closed(self) -> bool:
@@ -127,11 +127,11 @@ class _Open:
         table = broker.coordinator.table_of(self.group_id)
         if isinstance(table, ErrorCode):
             return table
-        for at, part in self.begun.items():
-            if at not in starts:
+        for tp, part in self.begun.items():
+            if tp not in starts:
                 return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            part.committed_offset = max(part.committed_offset, starts[at])
-        if any(exists.get(at, True) for at in self.unknown):
+            part.committed_offset = max(part.committed_offset, starts[tp])
+        if any(exists.get(tp, True) for tp in self.unknown):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return ErrorCode.NONE
 
@@ -149,7 +149,7 @@ def handle(broker: Broker, request: messages.OffsetFetchRequest, context: Reques
 def _groups(broker: Broker, request: messages.OffsetFetchRequest, by_id: bool) -> Work[Any]:
     groups = []
     undecided: list[tuple[_Open, Any]] = []
-    for group in {each.group_id: each for each in request.groups}.values():
+    for group in {one.group_id: one for one in request.groups}.values():
         table = broker.coordinator.table_of(group.group_id)
         if isinstance(table, ErrorCode):
             groups.append(_Group(group.group_id, [], table))
@@ -166,8 +166,8 @@ def _groups(broker: Broker, request: messages.OffsetFetchRequest, by_id: bool) -
             topic_id = broker.metadata.id_of(name)
             if by_id and topic_id == NO_UUID:
                 continue  # deleted, or deleted meanwhile
-            found = rest.judge(broker, table, name, committed)
-            parts = [_GroupPartition(at, *_fields(offset)) for at, offset in found]
+            offsets = rest.judge(broker, table, name, committed)
+            parts = [_GroupPartition(index, *_fields(offset)) for index, offset in offsets]
             if request.include_expiry:
                 _add_expiry(table.get(group.group_id), name, parts, committed)
             rest.built(name, parts)
@@ -175,7 +175,7 @@ def _groups(broker: Broker, request: messages.OffsetFetchRequest, by_id: bool) -
                 topics[-1].partitions += parts
             else:
                 topics.append(_GroupTopic(name, topic_id, parts))
-            yield _size(found)
+            yield _size(offsets)
         if not rest.is_closed:
             undecided.append((rest, groups[-1]))
     response = _Response(groups=groups)
@@ -187,19 +187,19 @@ def _with_names(broker: Broker, asked: list[Any], topics: list[Any]) -> Work[lis
 
     The others are added to the topics of the response. In steps: there may be very many partitions.
     """
-    known = []
+    named = []
     for topic in asked:
         topic.name = broker.metadata.names.get(topic.topic_id)
         if topic.name:
-            known.append(topic)
+            named.append(topic)
             continue
         parts: list[Any] = []
         topics.append(_GroupTopic("", topic.topic_id, parts))
         yield TOPIC_BYTES
-        for at in dict.fromkeys(topic.partition_indexes):
-            parts.append(_GroupPartition(at, *_fields(None), ErrorCode.UNKNOWN_TOPIC_ID))
+        for index in dict.fromkeys(topic.partition_indexes):
+            parts.append(_GroupPartition(index, *_fields(None), ErrorCode.UNKNOWN_TOPIC_ID))
             yield PARTITION_BYTES
-    return known
+    return named
 
 
 async def _close_groups(broker: Broker, undecided: list[tuple[_Open, Any]], response: Any) -> Any:
@@ -219,14 +219,14 @@ def _one_group(
     topics: list[Any] = []
     rest = _Open(request.group_id, request.topics is not None)
     for name, committed in _found(broker, table, request.group_id, request.topics):
-        found = rest.judge(broker, table, name, committed)
-        parts = [_Partition(at, *_fields(offset)) for at, offset in found]
+        offsets = rest.judge(broker, table, name, committed)
+        parts = [_Partition(index, *_fields(offset)) for index, offset in offsets]
         rest.built(name, parts)
         if topics and topics[-1].name == name:
             topics[-1].partitions += parts
         else:
             topics.append(_Topic(name, parts))
-        yield _size(found)
+        yield _size(offsets)
     response = _Response(topics=topics)
     if rest.is_closed:
         return response
@@ -252,8 +252,8 @@ def _found(
     """Yield committed offsets, some at a time, each partition once however often named."""
     topic_id_of = broker.metadata.id_of
     if topics is None:
-        for name, found in table.offsets(group_id, None, topic_id_of):
-            for part in pace.parts(found):
+        for name, partitions in table.offsets(group_id, None, topic_id_of):
+            for part in pace.parts(partitions):
                 yield name, part
         return
     wanted: dict[str, dict[int, None]] = {}
@@ -264,9 +264,9 @@ def _found(
             yield from table.offsets(group_id, [(name, indexes)], topic_id_of)
 
 
-def _size(found: Found) -> int:
-    kept = sum(len(offset.metadata) for _, offset in found if offset is not None)
-    return TOPIC_BYTES + PARTITION_BYTES * len(found) + kept
+def _size(partitions: Found) -> int:
+    kept = sum(len(offset.metadata) for _, offset in partitions if offset is not None)
+    return TOPIC_BYTES + PARTITION_BYTES * len(partitions) + kept
 
 
 def _fields(offset: CommittedOffset | None) -> tuple[int, int, str]:

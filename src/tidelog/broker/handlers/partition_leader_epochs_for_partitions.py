@@ -42,12 +42,12 @@ def handle(
     """Return the epochs from the metadata cache, in steps."""
     response = _Response()
     for topic in request.topics:
-        known = broker.metadata.topic(topic.topic)
+        listed = broker.metadata.topic(topic.topic)
         answer = _Topic(topic.topic)
         response.topics.append(answer)
         yield TOPIC_BYTES
         for index in topic.partitions:
-            answer.partitions.append(_partition(known, index))
+            answer.partitions.append(_partition(listed, index))
             yield PARTITION_BYTES
     return response
 
@@ -59,16 +59,16 @@ def _partition(topic: TopicMetadata | None, index: int) -> Any:
     return _Partition(index, 0, [] if lineage is None else list(_epochs(lineage)))
 
 
-def _epochs(found: Lineage) -> Iterator[Any]:
-    if found.parent == found.survivor:
+def _epochs(line: Lineage) -> Iterator[Any]:
+    if line.parent == line.survivor:
         yield _Epochs(
-            found.parent, found.leader_epoch_after_creation, found.leader_epoch_before_deletion
+            line.parent, line.leader_epoch_after_creation, line.leader_epoch_before_deletion
         )
         return
-    if found.parent >= 0:
-        yield _Epochs(found.parent, found.leader_epoch_after_creation)
-    if found.survivor >= 0:
-        yield _Epochs(found.survivor, -1, found.leader_epoch_before_deletion)
+    if line.parent >= 0:
+        yield _Epochs(line.parent, line.leader_epoch_after_creation)
+    if line.survivor >= 0:
+        yield _Epochs(line.survivor, -1, line.leader_epoch_before_deletion)
 
 
 HANDLER = Handler(

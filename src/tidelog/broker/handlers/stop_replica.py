@@ -24,14 +24,14 @@ async def handle(
 ) -> Any:
     """Apply the command of every partition, each with its own error."""
     response = messages.StopReplicaResponse
-    found = await broker.control.apply_stop_replica(request, context.version, context.connection)
-    if isinstance(found, ErrorCode):
-        return response(error_code=found)
+    results = await broker.control.apply_stop_replica(request, context.version, context.connection)
+    if isinstance(results, ErrorCode):
+        return response(error_code=results)
     one = response.StopReplicaPartitionError
     return response(
         partition_errors=[
             one(topic_name=topic, topic_id=topic_id, partition_index=index, error_code=code)
-            for topic, topic_id, index, code in found
+            for topic, topic_id, index, code in results
         ]
     )
 

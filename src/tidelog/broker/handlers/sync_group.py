@@ -38,7 +38,7 @@ def handle(broker: Broker, request: messages.SyncGroupRequest, context: RequestC
         request.generation_id,
         request.protocol_type,
         request.protocol_name,
-        tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
+        tuple((one.member_id, bytes(one.assignment)) for one in request.assignments),
     )
     broker.coordinator.decide(request.group_id, event)
     return pending_response.answer(_respond)
