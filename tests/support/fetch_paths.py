@@ -160,6 +160,16 @@ class Hosts:
             response = finished(response)
         return sent(codec.encode_response(ApiKey.FETCH, version, CORRELATION, response))
 
+    def kept_sessions(self) -> list[Any]:
+        """The sessions, the least recently used first."""
+        return list(self.sessions._sessions.values())
+
+    def look_again(self) -> None:
+        """Let the next request of each session read all of its partitions."""
+        for session in self.kept_sessions():
+            for wanted in session.wanted.values():
+                wanted.resting = None
+
     def flat(self, request: Any, version: int) -> bytes:
         """The same of the fast path, or of the handler where that leaves the request alone."""
         frame = memoryview(b"".join(codec.encode_request(1, version, CORRELATION, "c", request)))[
@@ -188,7 +198,7 @@ class Hosts:
                     (each.id, each.epoch, each.used_ms, each.held),
                     [(key, x.sent_watermark, x.sent_start) for key, x in each.wanted.items()],
                 )
-                for each in self.sessions._sessions.values()
+                for each in self.kept_sessions()
             ],
             "account": self.client.account.used,
         }
@@ -200,7 +210,7 @@ class Hosts:
                 (x.fetch_offset, x.max_bytes, x.leader_epoch, x.last_fetched_epoch, x.log_start),
                 x.named,
             )
-            for each in self.sessions._sessions.values()
+            for each in self.kept_sessions()
             for x in each.wanted.values()
         ]
 

@@ -98,6 +98,9 @@ def write_tags(tags: list[tuple[int, bytearray]]) -> bytes:
 
 def put_records(chunks: list[Buffer], current: bytearray, records: Records) -> bytearray:
     """Add record bytes after ``current``; return the buffer in which to go on writing."""
+    if records.__class__ is memoryview and len(records) <= INLINE_RECORDS_BYTES:
+        current += records
+        return current
     parts = _parts(records)
     if sum(map(len, parts)) <= INLINE_RECORDS_BYTES:
         for part in parts:
@@ -110,6 +113,8 @@ def put_records(chunks: list[Buffer], current: bytearray, records: Records) -> b
 
 def records_size(records: Records) -> int:
     """Return how many bytes ``records`` are."""
+    if records.__class__ is memoryview:
+        return len(records)
     return sum(map(len, _parts(records)))
 
 

@@ -2,8 +2,9 @@
 
 Random Fetch requests, mostly plain ones, go to two brokers with the same partitions: to one by the
 fast path (what it leaves alone goes to the handler, as the router does it), to the other by the
-handler. The responses, sessions and counts are the same, after appends, changes of role, moves of
-watermark and log start, and for clients with more or less room.
+handler, which reads all partitions each time. The responses, sessions and counts are the same,
+after appends, changes of role, moves of watermark and log start, and for clients with more or less
+room.
 
 Not covered: waits (they need a loop: `tests/broker`) and records outside of the page cache.
 """
@@ -289,6 +290,7 @@ class Sides:
     def fetch(self, step: Fetch) -> None:
         request = self.request(step)
         flat = self.flat.flat(request, step.version)
+        self.general.look_again()
         general = self.general.general(request, step.version)
         assert flat == general
         assert self.flat.state() == self.general.state()

@@ -28,6 +28,7 @@ from tidelog.storage.compaction.plan import CompactionPlan, CompactionResult, pl
 from tidelog.storage.compaction.swap import applying
 from tidelog.storage.log import region
 from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.reading import read_before
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.region import FileRegion, find_region
 from tidelog.storage.log.results import Appended
@@ -127,7 +128,7 @@ class Machine:
         self.readers = [Reader(number % 3 > 0) for number in range(6)]
         self.held: list[tuple[FileRegion, bytes]] = []
         self.by_region = 0
-        self.by_memory = 0
+        self.by_memory = self.by_kept = 0
 
     def resources(self) -> Resources:
         made = resources(open_files=self.random.choice([2, 4, 50]))
@@ -343,6 +344,7 @@ class Machine:
                 self.held.append((found, bytes(data)))
         else:
             self.by_memory += 1
+            self.check_kept(reader.offset, room, limit)
             read = log.read(reader.offset, room, limit)
             assert not isinstance(read, Rejected), read
             data = read
@@ -355,6 +357,17 @@ class Machine:
             return False
         reader.offset = at
         return True
+
+    def check_kept(self, offset: int, room: int, limit: int) -> None:
+        """What is given without the file is what the file has, for this reader and the next."""
+        log = self.log
+        for at_least_one in (True, False):
+            for most in (room, 70):
+                kept = read_before(log, offset, most, limit, at_least_one=at_least_one)
+                if kept is not None:
+                    self.by_kept += 1
+                    assert kept == log.read(offset, most, limit, at_least_one=at_least_one)
+                log.read(offset, most, limit, at_least_one=at_least_one)
 
     def check(self, data: memoryview, offset: int, limit: int) -> int | None:
         """Return where a reader goes on; None when it got nothing."""
@@ -411,7 +424,7 @@ def test_readers_that_go_on_get_what_was_written(
         step(machine)
         machine.read_some()
     machine.read_all()
-    assert machine.by_memory > 100 and machine.by_region > 20
+    assert machine.by_memory > 100 and machine.by_region > 20 and machine.by_kept > 20
 
 
 def follower_log(path: Path, *, size: int = 20, count: int = 6) -> PartitionLog:

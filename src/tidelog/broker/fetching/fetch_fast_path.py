@@ -69,8 +69,6 @@ preferred read replica."""
 
 _pack_size_into = struct.Struct(">i").pack_into
 
-_NOTHING = memoryview(b"")
-
 _FetchPartition = messages.FetchRequest.FetchPartition
 
 
@@ -103,15 +101,8 @@ class _Plain(NamedTuple):
     asked: list[_Asked]
 
 
-class _Part(NamedTuple):
-    wanted: Wanted
-    partition: HostedPartition
-    high_watermark: int
-    log_start: int
-    records: Any
-    size: int
-    is_read: bool
-    """Whether the log was read: there was something, and room for it."""
+_Part = tuple[Wanted, int, int, Any, int]
+"""What is wanted, the high watermark, the log start offset, the records and their size."""
 
 
 def answer(
@@ -145,17 +136,11 @@ def answer(
         if not _update(cached, plain.asked):
             return None
         session, wanted = cached, cached.wanted
-        if not _has_more(
-            by_topic, [(x.topic, x.index, x.fetch_offset, x.named) for x in wanted.values()]
-        ):
-            return None
     elif plain.session_id == NO_SESSION:
         wanted = _wanted(plain.asked, broker.metadata.names)
-        if not _has_more(
-            by_topic, [(x.topic, x.index, x.fetch_offset, x.named) for x in wanted.values()]
-        ):
-            return None
     else:
+        return None
+    if not _has_more(by_topic, wanted.values()):
         return None
     parts = _parts(broker, wanted.values(), plain.max_bytes, client)
     if parts is None:
@@ -242,13 +227,13 @@ def _read(frame: memoryview, position: int, moved: int, by_id: bool) -> _Plain |
 
 
 def _has_more(
-    by_topic: Mapping[str, Mapping[int, HostedPartition]],
-    places: list[tuple[str, int, int, Named]],
+    by_topic: Mapping[str, Mapping[int, HostedPartition]], wanted: Iterable[Wanted]
 ) -> bool:
-    """Whether one of these (topic, partition, offset) is no end: otherwise the request waits."""
-    for topic, index, offset, named in places:
-        hosted = by_topic.get(topic)
-        partition = None if hosted is None else hosted.get(index)
+    """Whether one of these positions is no end: otherwise the request waits."""
+    for one in wanted:
+        hosted = by_topic.get(one.topic)
+        partition = None if hosted is None else hosted.get(one.index)
+        offset, named = one.fetch_offset, one.named
         if partition is None or offset == (mark := partition.log.high_watermark):
             continue
         if named is NOT_NAMED or not limit_of_consumer(partition, named) <= offset <= mark:
@@ -277,7 +262,8 @@ def _parts(
     by_topic, from_file = broker.partitions.by_topic, client.can_send_files()
     room, shown = broker.reader.room(max_bytes, client), broker.reader.shown
     size = 0
-    parts = []
+    parts: list[_Part] = []
+    reads: list[tuple[HostedPartition, int]] = []
     for one in wanted:
         hosted = by_topic.get(one.topic)
         partition = None if hosted is None else hosted.get(one.index)
@@ -293,10 +279,9 @@ def _parts(
                 return None
             limit = limit_of_consumer(partition, named)
         # A position beyond the fence that is its limit is at the limit, too: ``is_at_limit``.
-        is_read = room > size and not limit <= offset <= mark
         records: Any = b""
         length = 0
-        if is_read:
+        if room > size and not limit <= offset <= mark:
             left = room - size
             records = records_at(
                 partition,
@@ -314,13 +299,13 @@ def _parts(
                 return None
             length = records_size(records)
             size += length
-        parts.append(_Part(one, partition, mark, start, records, length, is_read))
+            reads.append((partition, length))
+        parts.append((one, mark, start, records, length))
     if not size:
         return None
-    for part in parts:
-        if part.is_read:
-            part.partition.counts.fetches += 1
-            part.partition.bytes_out += part.size
+    for partition, length in reads:
+        partition.counts.fetches += 1
+        partition.bytes_out += length
     return parts
 
 
@@ -328,11 +313,11 @@ def _noted(session: ClientFetchSession, parts: list[_Part]) -> list[_Part]:
     """Return the changed parts, and note them in the session."""
     changed = []
     for part in parts:
-        wanted, mark, start = part.wanted, part.high_watermark, part.log_start
-        if part.size or wanted.is_dirty(mark, start):
+        wanted, mark, start, _, size = part
+        if size or wanted.is_dirty(mark, start):
             changed.append(part)
             wanted.sent(mark, start)
-            if part.size:
+            if size:
                 session.move_last(wanted)
     return changed
 
@@ -343,7 +328,7 @@ def _frame(
     """Return the chunks of a response."""
     by_topic: dict[str | bytes, list[_Part]] = {}
     for part in parts:
-        by_topic.setdefault(part.wanted.key, []).append(part)
+        by_topic.setdefault(part[0].key, []).append(part)
     chunks: list[Buffer] = []
     head = out = bytearray(_pack_head(0, correlation_id, session_id))
     out.append(len(by_topic) + 1)
@@ -353,13 +338,12 @@ def _frame(
             out.append(len(name) + 1)
         out += name
         out.append(len(of_topic) + 1)
-        for part in of_topic:
-            mark = part.high_watermark
-            index = part.wanted.index
+        for wanted, mark, start, records, size in of_topic:
             # Committed: an empty list of aborted transactions; otherwise none.
-            out += _pack_part(index, mark, mark, part.log_start, committed, -1)
-            out += uvarint(part.size + 1)
-            out = put_records(chunks, out, part.records)
+            out += _pack_part(wanted.index, mark, mark, start, committed, -1)
+            out += uvarint(size + 1)
+            if size:
+                out = put_records(chunks, out, records)
             out.append(0)
         out.append(0)
     out.append(0)

@@ -36,6 +36,7 @@ from tidelog.replication.closest import Candidate, closest
 from tidelog.replication.resize_rules import NOT_NAMED
 from tidelog.runtime import pace
 from tidelog.storage.log.cold import ColdRead, cold_read, run_all
+from tidelog.storage.log.reading import read_before
 from tidelog.storage.log.region import FileRegion, find_region
 
 if TYPE_CHECKING:
@@ -434,6 +435,9 @@ def records_at(
     what a thread must read first.
     """
     log = partition.log
+    before = read_before(log, offset, most, limit, at_least_one=at_least_one)
+    if before is not None:
+        return before
     remembered = log.segments.remembered(offset)
     if may_be_cold:
         cold = cold_read(log, offset, most, remembered)

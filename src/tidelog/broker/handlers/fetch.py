@@ -28,12 +28,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetching import fetch_fast_path
-from tidelog.broker.fetching.client_sessions import FetchPlan, Wanted
+from tidelog.broker.fetching.client_sessions import FetchPlan, Wanted, due
 from tidelog.broker.fetching.delayed_requests import DelayedFetch
 from tidelog.broker.fetching.partition_reads import (
     Reading,
@@ -58,6 +57,9 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
 
 FIRST_VERSION_WITH_SESSIONS = 7
+
+SESSION_AT_ONCE = 1024
+"""Most partitions of a session that are compared, and joined for a wait, in one step: 0.2 ms."""
 
 ANSWER_BYTES = 300
 """Memory of a partition in a response under construction, without its records."""
@@ -136,6 +138,14 @@ class _FetchResponse:
         committed = not self.reading.follower
         self.reading.begin()
         wanted, before = self._plan.wanted, 0
+        if committed and not (
+            self._plan.full or self.reading.rack or len(wanted) > SESSION_AT_ONCE
+        ):
+            awake = due(wanted, self._hosted)
+            if len(awake) <= pace.PART:
+                self.read_some(awake, found)
+                return found
+            self._hosted.clear()
         if len(wanted) <= pace.PART:
             self.read_some(wanted, found)
             return found
@@ -173,6 +183,8 @@ class _FetchResponse:
             answer = reading.read(wanted, partition)
             if full or has_changed(wanted, answer):
                 found.append((wanted, answer))
+            else:
+                wanted.rest(partition)
 
     def is_due(self) -> bool:
         """Whether to respond now, without a wait for more records."""
@@ -190,7 +202,12 @@ class _FetchResponse:
         # Copies: the response may read again before all partitions are joined.
         hosted, positions, fenced = self._hosted, self._positions, dict(self.reading.fenced)
         try:
-            parts = zip_longest(pace.parts(hosted), pace.parts(positions), fillvalue=())
+            # What was read in one turn is joined in this one, and needs no positions.
+            parts: Iterable[tuple[Sequence[HostedPartition], Sequence[ReadPosition]]] = (
+                zip(pace.parts(hosted), pace.parts(positions), strict=True)
+                if positions
+                else ((hosted, ()),)
+            )
             for number, (part, at_read) in enumerate(parts):
                 if number:
                     yield 0

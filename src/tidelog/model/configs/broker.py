@@ -190,7 +190,7 @@ class NetworkRows:
         INT,
         1000,
         "How many fetch sessions are kept, each for five minutes without use. Together they "
-        "take at most 64 MiB (some 120,000 partitions) and a quarter of "
+        "take at most 64 MiB (some 100,000 partitions) and a quarter of "
         "queued.max.request.bytes.",
         AT_LEAST_0,
     )

@@ -85,6 +85,7 @@ def forget_files(log: LogState) -> None:
     call_off_epochs(log)
     log.closed = True
     log.snapshots.cancel()
+    log.resources.kept_reads.forget(log)
     for segment in log.segments:
         log.resources.indexes.forget(segment)
         for suffix in names.SEGMENT_SUFFIXES:

@@ -210,6 +210,7 @@ def _end_at(log: LogState, active: Segment, end: int, *, uncut_end: int) -> None
     log.segments.activate(active)
     log.resources.indexes.forget(active)
     log.segments.forget_positions()
+    log.resources.kept_reads.forget(log)
     end_at(log, end)
     log.cut_at(end, uncut_end=uncut_end)
     log.epochs.truncate_end(end)

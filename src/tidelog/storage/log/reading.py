@@ -14,6 +14,8 @@ from tidelog.records.record import CorruptRecords
 from tidelog.storage.log.service import out_of_service, unreadable
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.checked_reads import Slice, read_batches
+from tidelog.storage.segments.kept_reads import MOST_BYTES as MOST_KEPT_BYTES
+from tidelog.storage.segments.kept_reads import KeptRead
 
 MOST_BYTES = 1024 * 1024
 """Of one read, for all of it is checked; a first batch that is larger is given whole."""
@@ -51,6 +53,16 @@ def read(
         return unreadable(log, error)
 
 
+def read_before(
+    log: LogState, offset: int, max_bytes: int, limit: int, *, at_least_one: bool
+) -> memoryview | None:
+    """Return what ``read`` would, if that is known without the file: see `kept_reads`."""
+    kept = log.resources.kept_reads.find(log, offset, max_bytes, limit, at_least_one)
+    if kept is None or log.damaged or log.closed or offset < log.start_offset:
+        return None
+    return kept
+
+
 def _read(
     log: LogState, offset: int, max_bytes: int, limit: int, at_least_one: bool
 ) -> memoryview | Rejected:
@@ -63,12 +75,17 @@ def _read(
             return _EMPTY
     segment, position = located
     batches = read_batches(segment, position, max_bytes, limit, at_least_one, log.epochs, least)
+    kept_reads = log.resources.kept_reads
     if batches is None:
+        if not at_least_one:
+            kept_reads.keep(log, KeptRead(offset, limit, _EMPTY, max_bytes))
         return _EMPTY
     if batches.next_position < segment.size or segment is log.segments.active:
         log.segments.remember(batches.next_offset, segment, batches.next_position)
     if segment is not log.segments.active and not read_header(batches.data).record_count:
         return _on_to_records(log, batches, max_bytes, limit, at_least_one)
+    if batches.next_offset == limit and len(batches.data) <= MOST_KEPT_BYTES:
+        kept_reads.keep(log, KeptRead(offset, limit, batches.data, max_bytes))
     return batches.data
 
 

@@ -89,6 +89,7 @@ def _forget_segment(log: LogState, segment: Segment) -> list[str]:
     """Close the files of a segment that goes; return their paths."""
     files = log.resources.files
     log.segments.forget_positions()
+    log.resources.kept_reads.forget(log)
     log.resources.indexes.forget(segment)
     paths = [segment.path(suffix) for suffix in names.SEGMENT_SUFFIXES]
     for path in paths:

@@ -12,13 +12,14 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidelog.model.topics import TopicPartition
 from tidelog.model.work import Work
 from tidelog.runtime.disk import Disk
 from tidelog.storage.loaded import Loading
 from tidelog.storage.removals import Removals
+from tidelog.storage.segments.kept_reads import KeptReads
 from tidelog.storage.segments.open_files import DEFAULT_OPEN_FILES, OpenFiles
 
 DEFAULT_INDEX_CACHE_BYTES = 64 * 1024 * 1024
@@ -74,6 +75,7 @@ class Resources:
     disk: Disk
     files: OpenFiles
     indexes: IndexCache = field(default_factory=IndexCache)
+    kept_reads: KeptReads[Any] = field(default_factory=KeptReads)
     random: random.Random = field(default_factory=random.Random)
     removals: Removals = field(init=False)
     """Paths that are removed after a delay, in a thread."""
