@@ -84,7 +84,7 @@ class TopicMetadata:
     def leaders(self) -> frozenset[int]:
         """The leaders of its partitions. O(partitions) after a change, otherwise O(1)."""
         if self._leaders is None:
-            self._leaders = frozenset(each.leader for each in self.partitions.values())
+            self._leaders = frozenset(part.leader for part in self.partitions.values())
         return self._leaders
 
     def changed(self, change: int) -> None:
