@@ -7,7 +7,6 @@ Source: KIP-211 and KIP-496 (deletion), KIP-320 (leader epochs), KIP-447 (stable
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from itertools import chain
 from uuid import UUID
 
@@ -41,6 +40,7 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
         group.rules.settings.offset_metadata_max_bytes, limits.MAX_METADATA_OF_OFFSET_BYTES
     )
     records: list[Iterable[Record]] = []
+    plain: list[Record] = []
     # Positions of former topic ids are removed before commits of the next ones.
     former = 0
     results: list[tuple[TopicPartition, ErrorCode]] = []
@@ -48,7 +48,7 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
     room = limits.MAX_OFFSETS - group.offset_count - len(group.in_flight)
     for at, offset in event.offsets:
         known = at.partition in group.offsets.get(at.topic, ()) or at in group.in_flight
-        if len(offset.metadata.encode()) > most_metadata:
+        if offset.metadata and len(offset.metadata.encode()) > most_metadata:
             results.append((at, ErrorCode.OFFSET_METADATA_TOO_LARGE))
         elif not known and room <= 0:
             results.append((at, ErrorCode.INVALID_COMMIT_OFFSET_SIZE))
@@ -57,10 +57,18 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
             if at.topic not in begun:
                 begun.add(at.topic)
                 more, before = first_sights.before_commit(group, at.topic, offset.topic_id)
-                records.append(before)
+                plain = []
+                records += (before, plain)
                 former += more
-            value = replace(offset, committed_ms=wall_ms, expires_ms=expires_ms)
-            records.append((OffsetRecord(group.group_id, at.topic, at.partition, value),))
+            value = CommittedOffset(
+                offset.offset,
+                offset.leader_epoch,
+                offset.metadata,
+                wall_ms,
+                expires_ms,
+                offset.topic_id,
+            )
+            plain.append(OffsetRecord(group.group_id, at.topic, at.partition, value))
             if group.positions is not None:
                 # It goes back below what it reported: gates have to wait for it again (promise 7).
                 group.positions.lower(at, offset.offset)

@@ -19,8 +19,12 @@ Source: the coordinator's record schemas of Apache Kafka 4.3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
 from uuid import UUID
+
+import msgspec
 
 from tidelog.groups.primitives import FieldReader, FieldWriter, Malformed
 
@@ -33,13 +37,19 @@ OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 GROUP_VALUE_VERSION = 3
 FIRST_SIGHT_VALUE_VERSION = 0
 
+# Offsets are encoded flat: a commit may have thousands.
+_int32 = struct.Struct(">i").pack
+_value = struct.Struct(">hqih").pack
+_value_with_expiry = struct.Struct(">hqh").pack
+_time = struct.Struct(">q").pack
+_times = struct.Struct(">qq").pack
+
 NO_EXPIRY = -1
 NO_TOPIC_ID = UUID(int=0)
 NO_LEADER_EPOCH = -1
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A group's position in one partition. Times in ms; ``expires_ms`` is -1 unless a client of
     OffsetCommit v2-4 named a retention time. ``topic_id`` is not in the record: it is the id that
     the coordinator knew at the commit, or that of the first sight before it in the log;
@@ -50,7 +60,17 @@ class CommittedOffset:
     metadata: str = ""
     committed_ms: int = 0
     expires_ms: int = NO_EXPIRY
-    topic_id: UUID = field(default=NO_TOPIC_ID, compare=False)
+    topic_id: UUID = NO_TOPIC_ID
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what is in the record."""
+        return isinstance(other, CommittedOffset) and self._recorded() == other._recorded()
+
+    def __hash__(self) -> int:
+        return hash(self._recorded())
+
+    def _recorded(self) -> tuple[int, int, str, int, int]:
+        return self.offset, self.leader_epoch, self.metadata, self.committed_ms, self.expires_ms
 
     def with_topic_id(self, topic_id: UUID) -> CommittedOffset:
         """Return the same position with this topic id."""
@@ -64,8 +84,7 @@ class CommittedOffset:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRecord:
+class OffsetRecord(msgspec.Struct, frozen=True, gc=False):
     """An offset of a group; ``value`` None removes it."""
 
     group_id: str
@@ -143,9 +162,8 @@ Record = OffsetRecord | GroupRecord | FirstSightRecord
 def encode(record: Record) -> tuple[bytes, bytes | None]:
     """Return the key and value of a record, in the versions that Kafka 3 and 4 write."""
     if isinstance(record, OffsetRecord):
-        key = FieldWriter().int16(OFFSET_KEY_VERSIONS[-1]).string(record.group_id)
-        key.string(record.topic).int32(record.partition)
-        return key.done(), None if record.value is None else _offset_value(record.value)
+        at = _offset_key(record.group_id, record.topic) + _int32(record.partition)
+        return at, None if record.value is None else _offset_value(record.value)
     if isinstance(record, GroupRecord):
         key = FieldWriter().int16(GROUP_KEY_VERSION).string(record.group_id)
         return key.done(), None if record.value is None else _group_value(record.value)
@@ -194,14 +212,21 @@ def _decode(key: FieldReader, value: FieldReader | None) -> Record | UnknownReco
     return UnknownRecord(f"key version {version}")
 
 
+@lru_cache(64)
+def _offset_key(group_id: str, topic: str) -> bytes:
+    """Return the key of an offset without its partition: a commit has many of one topic."""
+    return FieldWriter().int16(OFFSET_KEY_VERSIONS[-1]).string(group_id).string(topic).done()
+
+
 def _offset_value(value: CommittedOffset) -> bytes:
+    metadata = value.metadata.encode()
+    size = len(metadata)
     # Only version 1 has a field for an expiry that the client chose, and it has no leader epoch.
     if value.expires_ms != NO_EXPIRY:
-        writer = FieldWriter().int16(OFFSET_VALUE_VERSION_WITH_EXPIRY).int64(value.offset)
-        writer.string(value.metadata).int64(value.committed_ms).int64(value.expires_ms)
-        return writer.done()
-    writer = FieldWriter().int16(OFFSET_VALUE_VERSION).int64(value.offset).int32(value.leader_epoch)
-    return writer.string(value.metadata).int64(value.committed_ms).done()
+        head = _value_with_expiry(OFFSET_VALUE_VERSION_WITH_EXPIRY, value.offset, size)
+        return head + metadata + _times(value.committed_ms, value.expires_ms)
+    head = _value(OFFSET_VALUE_VERSION, value.offset, value.leader_epoch, size)
+    return head + metadata + _time(value.committed_ms)
 
 
 def _read_offset_value(value: FieldReader) -> CommittedOffset | UnknownRecord:

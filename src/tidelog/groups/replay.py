@@ -35,7 +35,8 @@ def apply(group: Group, record: OffsetRecord | GroupRecord | FirstSightRecord) -
         if record.partition not in partitions:
             group.offset_count += 1
         value, sight = record.value, group.first_sights.get(record.topic)
-        if sight is not None and value.topic_id != sight.topic_id:
+        # Nearly always the same object: ids compare slowly.
+        if sight is not None and value.topic_id is not sight.topic_id:
             value = value.with_topic_id(sight.topic_id)
         partitions[record.partition] = value
 

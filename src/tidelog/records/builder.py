@@ -73,8 +73,8 @@ def build_batch(
         raise ValueError("a batch needs at least one record")
     base_timestamp = found[0].timestamp
     payload = b"".join(
-        encode_record(index, record.timestamp - base_timestamp, *record[1:])
-        for index, record in enumerate(found)
+        encode_record(index, timestamp - base_timestamp, key, value, headers)
+        for index, (timestamp, key, value, headers) in enumerate(found)
     )
     header = BatchHeader(
         base_offset=base_offset,

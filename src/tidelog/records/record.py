@@ -94,6 +94,17 @@ def encode_record(
     headers: Sequence[Header] = (),
 ) -> bytes:
     """Return the bytes of one record, its length in front."""
+    if key is not None and value is not None and not headers:
+        # Nearly all of a coordinator's: in one step.
+        body = b"\0%b%b%b%b%b%b\0" % (
+            write_varint(timestamp_delta),
+            write_varint(offset_delta),
+            write_varint(len(key)),
+            key,
+            write_varint(len(value)),
+            value,
+        )
+        return write_varint(len(body)) + body
     parts = [b"\0", write_varint(timestamp_delta), write_varint(offset_delta)]
     for field in (key, value):
         if field is None:

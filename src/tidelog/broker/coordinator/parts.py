@@ -13,7 +13,7 @@ collector.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -60,7 +60,8 @@ class Answers(NamedTuple):
 
     error: ErrorCode
     """NONE, or the error of the group, if the response has a field for it."""
-    errors: dict[TopicPartition, ErrorCode]
+    errors: Mapping[Any, ErrorCode]
+    """By topic and partition."""
     otherwise: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     """The error of a position that ``errors`` does not have."""
 

@@ -11,6 +11,7 @@ from typing import Any
 from tidelog.broker.coordinator.parts import PART, Answers
 from tidelog.groups.events import OffsetsResult
 from tidelog.model.work import Work
+from tidelog.runtime import pace
 
 TOPIC_BYTES, PARTITION_BYTES = 150, 60
 """Memory of a topic and of a partition in a response under construction."""
@@ -34,9 +35,9 @@ def answered(
         answers: list[Any] = []
         topics.append(topic_of(topic, answers))
         yield TOPIC_BYTES
-        for asked in topic.partitions:
-            answers.append(answer(topic, asked))
-            yield PARTITION_BYTES
+        for part in pace.parts(topic.partitions):
+            answers += [answer(topic, asked) for asked in part]
+            yield PARTITION_BYTES * len(part)
     return topics
 
 

@@ -131,8 +131,8 @@ def _answer(
 ) -> Any:
     if by_id and not topic.name:
         return _Partition(asked.partition_index, ErrorCode.UNKNOWN_TOPIC_ID)
-    tp = TopicPartition(topic.name, asked.partition_index)
-    return _Partition(asked.partition_index, answers.errors.get(tp, answers.otherwise))
+    index = asked.partition_index
+    return _Partition(index, answers.errors.get((topic.name, index), answers.otherwise))
 
 
 HANDLER = Handler(ApiKey.OFFSET_COMMIT, Scope.CLIENT, handle)
