@@ -131,8 +131,8 @@ MUTANTS = (
     ),
     Mutant(
         "bytes after a message are ignored",
-        "src/tidelog/protocol/codec.py::_finish",
-        "    if stop != len(frame) and not may_go_on:\n",
+        "src/tidelog/protocol/codec.py::check_end",
+        "    if stop != len(frame) and api_key != ApiKey.METADATA:\n",
         "    if False:\n",
         "tests/wire/test_codec_hostile.py",
     ),

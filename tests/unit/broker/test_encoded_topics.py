@@ -13,7 +13,6 @@ from tidelog.broker.metadata.encoded_topics import (
     Appearance,
     EncodedTopics,
     Form,
-    appearance_of,
 )
 from tidelog.protocol import messages
 
@@ -61,9 +60,9 @@ def view(
 
 
 def appearances(seen: ClusterView, form: Form = FORM) -> tuple[Appearance, Appearance]:
-    """How the two topics appearance."""
+    """How the two topics appear."""
     topics = seen.metadata.topics
-    return appearance_of(topics["t"], seen, form), appearance_of(topics["u"], seen, form)
+    return seen.appearance_of(topics["t"], form), seen.appearance_of(topics["u"], form)
 
 
 def test_a_topic_appears_otherwise_when_its_leader_cannot_be_named(cache: MetadataCache) -> None:
@@ -98,6 +97,10 @@ def keep(
     encoded.keep(found.name, found.change, appearance, content)
 
 
+def kept(encoded: EncodedTopics, found: TopicMetadata, appearance: Appearance) -> bytes | None:
+    return encoded.get(found.name, found.change, appearance)
+
+
 def test_a_change_of_one_topic_drops_the_bytes_of_no_other(cache: MetadataCache) -> None:
     encoded, seen = EncodedTopics(), view(cache)
     for found, appearance, content in zip(
@@ -107,13 +110,13 @@ def test_a_change_of_one_topic_drops_the_bytes_of_no_other(cache: MetadataCache)
     told(cache, topic("t", 2))
     seen = view(cache)
     at, other = appearances(seen)
-    assert encoded.get(cache.topics["t"], at) is None
-    assert encoded.get(cache.topics["u"], other) == b"u"
+    assert kept(encoded, cache.topics["t"], at) is None
+    assert kept(encoded, cache.topics["u"], other) == b"u"
     keep(encoded, cache.topics["t"], at, b"new")
-    assert encoded.get(cache.topics["t"], at) == b"new"
+    assert kept(encoded, cache.topics["t"], at) == b"new"
     # What was begun before the change is no newer than it.
     encoded.keep("t", cache.topics["t"].change - 1, at, b"old")
-    assert encoded.get(cache.topics["t"], at) == b"new"
+    assert kept(encoded, cache.topics["t"], at) == b"new"
     assert encoded.size == len(b"new") + len(b"u") + 2 * OVERHEAD_BYTES
 
 
@@ -122,7 +125,7 @@ def test_a_topic_of_the_same_name_has_other_bytes(cache: MetadataCache) -> None:
     keep(encoded, cache.topics["t"], appearance, b"t")
     told(cache, topic("t", leader=-2))
     told(cache, topic("t"))
-    assert encoded.get(cache.topics["t"], appearance) is None
+    assert kept(encoded, cache.topics["t"], appearance) is None
 
 
 def test_the_bytes_of_all_topics_have_a_bound(cache: MetadataCache) -> None:
@@ -130,20 +133,20 @@ def test_the_bytes_of_all_topics_have_a_bound(cache: MetadataCache) -> None:
     encoded, seen = EncodedTopics(most), view(cache)
     names = [f"t{number}" for number in range(30)]
     told(cache, *map(topic, names))
-    found = [(cache.topics[name], appearance_of(cache.topics[name], seen, FORM)) for name in names]
+    found = [(cache.topics[name], seen.appearance_of(cache.topics[name], FORM)) for name in names]
     for one, appearance in found:
         keep(encoded, one, appearance, bytes(100))
         assert encoded.size <= most
-    assert [one.name for one, appearance in found if encoded.get(one, appearance)] == names[-10:]
+    assert [one.name for one, appearance in found if kept(encoded, one, appearance)] == names[-10:]
     # Versions count, too: the topic that has been kept for longest makes room.
     one, appearance = found[-1]
     for version in range(10, 14):
         keep(encoded, one, appearance._replace(form=FORM._replace(version=version)), bytes(100))
     assert encoded.size == most
-    assert [one.name for one, appearance in found if encoded.get(one, appearance)] == names[-6:]
+    assert [one.name for one, appearance in found if kept(encoded, one, appearance)] == names[-6:]
     keep(encoded, cache.topics["t"], appearance, bytes(most))
-    assert encoded.get(cache.topics["t"], appearance) is None
+    assert kept(encoded, cache.topics["t"], appearance) is None
     encoded.forget("t29")
     assert encoded.size == most // 2
     encoded.clear()
-    assert (encoded.size, encoded.get(found[-2][0], appearance)) == (0, None)
+    assert (encoded.size, kept(encoded, found[-2][0], appearance)) == (0, None)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.metadata.allowed_operations import NOT_ASKED, OF_CLUSTER, OF_TOPIC
 from tidelog.broker.metadata.cache import MetadataCache, PartitionInfo, TopicMetadata
 from tidelog.broker.metadata.cluster_view import ClusterView
-from tidelog.broker.metadata.encoded_topics import Appearance, Form, appearance_of
+from tidelog.broker.metadata.encoded_topics import Appearance, Form
 from tidelog.broker.metadata.first_metadata import after_first_metadata
 from tidelog.broker.metadata.lost_leaders import until_known
 from tidelog.model.api_keys import ApiKey
@@ -191,8 +191,8 @@ def _topics(
             if known is None:
                 found = _encoded(form, _missing(each, refused))
             else:
-                appearance, change = appearance_of(known, view, form), known.change
-                kept = metadata.encoded.get(known, appearance)
+                appearance, change = view.appearance_of(known, form), known.change
+                kept = metadata.encoded.get(known.name, change, appearance)
                 if kept is None:
                     found = yield from _made(known, view, appearance)
                     metadata.encoded.keep(known.name, change, appearance, found)

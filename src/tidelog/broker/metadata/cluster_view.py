@@ -1,8 +1,9 @@
 """The cluster as clients of one listener see it: leaders and offline replicas of partitions.
 
-Owns what Metadata and DescribeTopicPartitions return for one partition. Not the metadata itself:
-see ``cache``. A leader that the client cannot reach is not named: a live broker without the
-client's listener, a broker that is not live, or one whose connection to this broker broke.
+Owns what Metadata and DescribeTopicPartitions return for one partition, and how a topic appears.
+Not the metadata itself: see ``cache``. A leader that the client cannot reach is not named: a live
+broker without the client's listener, a broker that is not live, or one whose connection to this
+broker broke.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidelog.broker.metadata.cache import MetadataCache, PartitionInfo
+from tidelog.broker.metadata.cache import MetadataCache, PartitionInfo, TopicMetadata
+from tidelog.broker.metadata.encoded_topics import Appearance, Form
 from tidelog.model.errors import ErrorCode
 
 
@@ -21,6 +23,9 @@ class VisiblePartition(NamedTuple):
     error: ErrorCode
     leader: int
     offline: tuple[int, ...]
+
+
+_NONE: frozenset[int] = frozenset()
 
 
 def _always(_topic: str) -> bool:
@@ -62,6 +67,15 @@ class ClusterView:
             metadata.without_listener(listener_name),
             ErrorCode.LISTENER_NOT_FOUND if names_listeners else ErrorCode.LEADER_NOT_AVAILABLE,
             is_ordered,
+        )
+
+    def appearance_of(self, topic: TopicMetadata, form: Form) -> Appearance:
+        """Return how a topic appears in this view. O(leaders of the topic)."""
+        has_counts = form.tagged and topic.undeleted_partition_count >= 0
+        leaders = topic.leaders
+        unnamed = _NONE if leaders <= self.named else leaders - self.named
+        return Appearance(
+            form, has_counts and self.is_ordered(topic.name), unnamed, self.unreachable
         )
 
     def visible(self, partition: PartitionInfo) -> VisiblePartition:

@@ -1,7 +1,7 @@
 """Topics of Metadata responses as bytes, kept until what they show has changed.
 
-Owns which bytes show a topic as it is (``appearance_of``), and how many are kept. Not how they are
-made: see ``handlers.metadata``; not the topics: see ``cache``.
+Owns when bytes show a topic no longer, and how many are kept. Not how they are made: see
+``handlers.metadata``; not the topics, nor how a client sees them: see ``cluster_view``.
 
 | what changes | what is made again when it is asked for next |
 |---|---|
@@ -18,19 +18,13 @@ for each set of brokers that their listeners lack: listeners that all brokers ha
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from tidelog.broker.metadata.cache import TopicMetadata
-    from tidelog.broker.metadata.cluster_view import ClusterView
+from typing import NamedTuple
 
 MOST_BYTES = 33_554_432
 """700,000 partitions of three replicas."""
 
 OVERHEAD_BYTES = 400
 """What a topic takes in one appearance, beside its bytes."""
-
-_NONE: frozenset[int] = frozenset()
 
 
 class Form(NamedTuple):
@@ -53,14 +47,6 @@ class Appearance(NamedTuple):
     """Live brokers without the client's listener."""
 
 
-def appearance_of(topic: TopicMetadata, view: ClusterView, form: Form) -> Appearance:
-    """Return the appearance of a topic in a view. O(leaders of the topic)."""
-    counted = form.tagged and topic.undeleted_partition_count >= 0 and view.is_ordered(topic.name)
-    leaders = topic.leaders
-    unnamed = _NONE if leaders <= view.named else leaders - view.named
-    return Appearance(form, counted, unnamed, view.unreachable)
-
-
 class _Kept:
     """The bytes of one topic by appearance, all of them after the same change of it."""
 
@@ -81,10 +67,10 @@ class EncodedTopics:
         self.size = 0
         """Bytes of memory, roughly."""
 
-    def get(self, topic: TopicMetadata, appearance: Appearance) -> bytes | None:
-        """Return the bytes of a topic as it is now, if they are kept."""
-        kept = self._kept.get(topic.name)
-        if kept is None or kept.change != topic.change:
+    def get(self, name: str, change: int, appearance: Appearance) -> bytes | None:
+        """Return the bytes of a topic as it is after ``change``, if they are kept."""
+        kept = self._kept.get(name)
+        if kept is None or kept.change != change:
             return None
         return kept.by_appearance.get(appearance)
 
