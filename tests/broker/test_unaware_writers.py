@@ -14,7 +14,7 @@ from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.produce_fetch import produce, run, running
 from tests.support.resized import COUNT, EPOCH, LIFE, count_in, fence, put, show
 from tidelog.broker.metrics import BrokerCollector
-from tidelog.broker.partitions import misplaced_records, produce_fast_path, unaware_writers
+from tidelog.broker.partitions import misplaced_records, unaware_writers
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.partitioning.hashing import hash_of_key, partition_of
 from tidelog.records.batch import read_header, seal_batch
@@ -232,7 +232,7 @@ def is_due(lone: LoneBroker) -> bool:
     """Whether the fast path notes the next batch: one in so many milliseconds."""
     hosted = lone.broker.partitions.get("t", 0)
     assert hosted is not None
-    return lone.broker.clock.wall_ms() - hosted.noted_ms >= produce_fast_path.NOTED_EVERY_MS
+    return lone.broker.clock.wall_ms() - hosted.noted_ms >= unaware_writers.NOTED_EVERY_MS
 
 
 def test_a_wall_clock_that_goes_back_hides_no_producer(tmp_path: Path) -> None:

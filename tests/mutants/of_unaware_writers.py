@@ -19,7 +19,7 @@ MUTANTS = (
         "the fast path asks for no note",
         "src/tidelog/broker/partitions/produce_fast_path.py::answer",
         "    if is_due and not broker.unaware_writers.may_append(",
-        "    if is_due and not noted and not broker.unaware_writers.may_append(",
+        "    if is_due and not unaware and not broker.unaware_writers.may_append(",
         OF_NOTES,
     ),
     Mutant(

@@ -48,6 +48,7 @@ from tidelog.broker.partitions.resize_checks import (
     named_by,
     why_not_taken,
 )
+from tidelog.broker.partitions.unaware_writers import is_to_note
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
@@ -56,6 +57,7 @@ from tidelog.network.router import CloseConnection, Handler, RequestContext, Sco
 from tidelog.protocol import messages
 from tidelog.protocol.refusals import refused
 from tidelog.records.batch import Rejected
+from tidelog.replication.resize_rules import NOT_NAMED
 from tidelog.storage.log.inspecting import UNINSPECTED, InspectionAllowance
 from tidelog.storage.log.producers import RESUMES
 from tidelog.storage.log.results import Appended
@@ -126,6 +128,13 @@ class _Appending:
         if refusal.error is ErrorCode.INVALID_PARTITION_METADATA:
             epoch = partition.state.resize_epoch
             self.older[partition.topic] = max(epoch, self.older.get(partition.topic, epoch))
+
+    def _note(self, partition: HostedPartition, records: Any, now_ms: int) -> None:
+        """Note a batch that came without a count, if that is due."""
+        is_due = is_to_note(partition, now_ms)
+        if is_due or partition.state.resize_epoch:
+            client_id = (self.context.client_id or "") if is_due else None
+            self.broker.unaware_writers.note(partition, NOT_NAMED, records, now_ms, client_id)
 
     def _answer(self, response: messages.ProduceResponse, timeout_ms: int) -> Any:
         if not self.request.acks:
@@ -221,10 +230,8 @@ class _Appending:
                     continue
                 answer = _appended(index, result)
                 answers.append(answer)
-                if not result.duplicate:
-                    broker.unaware_writers.note(
-                        partition, named, records, now_ms, context.client_id or ""
-                    )
+                if named is NOT_NAMED and not result.duplicate:
+                    self._note(partition, records, now_ms)
                 if request.acks < 0 and result.last_offset >= partition.log.high_watermark:
                     self.waiting.append((partition, result.last_offset, answer))
         return self._appended(_Response(topics))
@@ -242,7 +249,11 @@ def _append(
     refused = why_not_taken(partition, named, records, broker.metadata)
     if refused is not None:
         return refused
-    if not broker.unaware_writers.may_append(partition, named, now_ms):
+    if (
+        named is NOT_NAMED
+        and is_to_note(partition, now_ms)
+        and not broker.unaware_writers.may_append(partition, named, now_ms)
+    ):
         return UNINSPECTED
     if is_control(records):
         metadata = broker.metadata.topic(partition.topic)
@@ -250,10 +261,9 @@ def _append(
             appended = append_tombstone(partition, metadata, records, now_ms)
             if appended is not None:
                 return appended
-    append = partial(partition.append, records, now_ms, allowance=allowance)
-    result = append()
+    result = partition.append(records, now_ms, allowance=allowance)
     if result is RESUMES:
-        again = partial(append, resumes=True)
+        again = partial(partition.append, records, now_ms, allowance=allowance, resumes=True)
         return broker.resuming_producers.append(partition, records, again)
     return result
 

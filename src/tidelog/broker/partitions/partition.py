@@ -98,7 +98,7 @@ class HostedPartition:
         self.offline_reason: str | None = log.failed
         self.offline_epoch, self.required_in_sync = -1, 1
         self.bytes_in = self.bytes_out = 0
-        self.noted_ms = -1  # when a batch without a count was last noted (``produce_fast_path``)
+        self.noted_ms = -1  # when a batch without a count was last noted (``unaware_writers``)
         self.has_uninspected = False  # whether batches wait for ``inspected_appends``
         self.fence_unwritten = False  # whether its own fence or seal is still to be written
         self.counts, self.waiting = Counts(), Waiting()

@@ -19,6 +19,7 @@ from tidelog.broker.partitions.admission import ALL_IN_SYNC, why_not_admitted
 from tidelog.broker.partitions.delayed_produce import DelayedFrame, refuse
 from tidelog.broker.partitions.produce_tags import MOST_TAG_BYTES, NO_TAGS
 from tidelog.broker.partitions.resize_checks import named_by, why_not_taken
+from tidelog.broker.partitions.unaware_writers import is_to_note
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
@@ -41,10 +42,6 @@ if TYPE_CHECKING:
 CLIENT_ID_AT = 10
 """Where the client id begins in a request's frame: after API key, version, correlation id and its
 length."""
-
-NOTED_EVERY_MS = 100
-"""How exact the time is at which a producer without a count last wrote to a partition that was
-never resized: what is asked is whether it was within the last hour."""
 
 ONE_ELEMENT = 2
 """A compact array's length field with one element: it is the length plus one."""
@@ -131,8 +128,7 @@ def answer(
     if why_not_taken(partition, named, records, broker.metadata) is not None:
         return None
     now_ms = broker.clock.wall_ms()
-    noted = unaware and state.undeleted_count >= 0
-    is_due = noted and not 0 <= now_ms - partition.noted_ms < NOTED_EVERY_MS
+    is_due = unaware and is_to_note(partition, now_ms)
     if is_due and not broker.unaware_writers.may_append(partition, NOT_NAMED, now_ms):
         return None
     result = partition.append(records, now_ms, allowance=ONE_BATCH)
@@ -140,14 +136,12 @@ def answer(
         # Nothing was appended: the general path tries again, and makes the error response.
         return None
     first, last, append_time_ms, start, duplicate = result
-    if noted and not duplicate:
+    if not duplicate and (is_due or (unaware and state.resize_epoch)):
         client_id = None
         if is_due:
-            partition.noted_ms = now_ms
             # In front of the message: the client id, and the byte of no tagged fields.
             client_id = str(request[CLIENT_ID_AT : position - 1], "utf-8", "replace")
-        if is_due or state.resize_epoch:
-            broker.unaware_writers.note(partition, NOT_NAMED, records, now_ms, client_id)
+        broker.unaware_writers.note(partition, NOT_NAMED, records, now_ms, client_id)
     size = len(name)
     rest = ONE_ELEMENT, index, first, append_time_ms, start, 1
     if by_id:

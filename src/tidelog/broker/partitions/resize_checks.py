@@ -52,8 +52,10 @@ _ERRORS = {
 
 def named_by(undeleted_count: int, resize_epoch: int, partition_epoch: int) -> Named:
     """Return the numbers of a request for one partition; always ``NOT_NAMED`` itself for none."""
+    if (undeleted_count, resize_epoch, partition_epoch) == NOT_NAMED:
+        return NOT_NAMED
     named: Named = _as_named(Named, (undeleted_count, resize_epoch, partition_epoch))
-    return NOT_NAMED if named == NOT_NAMED else named
+    return named
 
 
 def why_not_taken(
@@ -61,9 +63,10 @@ def why_not_taken(
 ) -> Rejected | None:
     """Return why a partition does not take a batch with these numbers, or None: the one question of
     the fast and the general path of Produce. A few comparisons for nearly all batches."""
-    if partition.state.undeleted_count < 0:
+    state = partition.state
+    if state.undeleted_count < 0:
         return None
-    refusal = why_not_shown(partition, named, metadata)
+    refusal = why_not_shown(partition, named, metadata) if state.birth_epoch else None
     return why_not_appended(partition, named, records) if refusal is None else refusal
 
 

@@ -56,6 +56,10 @@ MOST_CLIENTS = 10
 LONGEST_CLIENT_ID = 100
 """Characters of a client id that are kept."""
 
+NOTED_EVERY_MS = 100
+"""How exact the time is at which such a producer last wrote to a partition that was never resized:
+what is asked is whether it was within the last hour."""
+
 NEVER = -1
 
 _LedTopic = messages.BrokerHeartbeatRequest.LedTopic
@@ -71,6 +75,15 @@ def _is_unaware(partition: HostedPartition, named: Named) -> bool:
         named is NOT_NAMED
         and partition.state.undeleted_count >= 0
         and partition.log.configs.enable_ordered_delivery
+    )
+
+
+def is_to_note(partition: HostedPartition, now_ms: int) -> bool:
+    """Whether ``may_append`` and ``note`` are to be called for a batch without a count: not again
+    within ``NOTED_EVERY_MS``, unless the partition was resized (``note``)."""
+    return (
+        partition.state.undeleted_count >= 0
+        and not 0 <= now_ms - partition.noted_ms < NOTED_EVERY_MS
     )
 
 
@@ -154,9 +167,11 @@ class UnawareWriters:
     ) -> None:
         """Note a batch that was appended, if it came without a count to a partition with one.
 
-        ``client_id``: "" for a client without one. None where it is not asked for: the fast path
-        reads it of one batch of a topic in ten milliseconds.
+        ``client_id``: "" for a client without one. None where it is not asked for: of a batch that
+        is not to be noted, in a partition that was resized.
         """
+        if client_id is not None:
+            partition.noted_ms = now_ms
         if not _is_unaware(partition, named):
             return
         self._seen(partition.key.topic, partition.topic_id, now_ms, client_id)
