@@ -370,6 +370,13 @@ def test_a_resize_that_has_closed_nothing_names_the_brokers_that_it_waits_for() 
     (row,) = plans_on_record(made.cluster, {"t": 900}, lambda name: {leader, 9} if name else set())
     assert (row["step"], row["waits_for_brokers"], row["waited_ms"]) == ("fence", [leader], 900)
     assert 0 in row["waits_for_partitions"]
+    (note,) = finish(condition(made.cluster, lambda name: {leader, 9} if name else set()))[
+        "problems"
+    ]
+    assert note["brokers"] == [leader] and "t-0" in note["partitions"]
+    assert note["what"].endswith(
+        f"(grow): broker {leader} did not respond, and no partition is closed before that."
+    )
     (row,) = plans_on_record(made.cluster, {"t": 900}, all_responded)
     assert (row["waits_for_partitions"], row["waits_for_brokers"]) == ([], [])
 

@@ -13,8 +13,8 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import DeletionMark
 
 
-def shown(world: ResizingWorld) -> dict[str, object]:
-    found = resize_of(world.cluster, "t", NOW_MS)
+def shown(world: ResizingWorld, *silent: int) -> dict[str, object]:
+    found = resize_of(world.cluster, "t", NOW_MS, lambda _name: set(silent))
     assert found is not None
     assert json.loads(json.dumps(found)) == found
     # The handler adds these two.
@@ -22,11 +22,15 @@ def shown(world: ResizingWorld) -> dict[str, object]:
     return found
 
 
+def nobody(_name: str) -> set[int]:
+    return set()
+
+
 def test_a_topic_that_is_not_there_has_no_resize() -> None:
     world = ResizingWorld(2)
-    assert resize_of(world.cluster, "u", NOW_MS) is None
+    assert resize_of(world.cluster, "u", NOW_MS, nobody) is None
     world.commit((Put(layout.deletion_mark("t"), DeletionMark()),))
-    assert resize_of(world.cluster, "t", NOW_MS) is None
+    assert resize_of(world.cluster, "t", NOW_MS, nobody) is None
 
 
 def test_a_plan_names_what_it_waits_for_and_whether_it_can_be_undone() -> None:
@@ -37,6 +41,10 @@ def test_a_plan_names_what_it_waits_for_and_whether_it_can_be_undone() -> None:
     assert isinstance(plan, dict)
     assert (plan["kind"], plan["from_count"], plan["to_count"]) == ("grow", 2, 4)
     assert (plan["missing"], plan["why"], plan["may_undo"]) == ([], None, True)
+    plan = shown(world, 1, 99)["plan"]
+    assert isinstance(plan, dict)
+    assert plan["missing"] == []
+    assert plan["why"].startswith("broker 1 did not respond"), "broker 99 has no replica of it"
     world.write_all()
     world.report([1])
     plan = shown(world)["plan"]

@@ -28,7 +28,12 @@ from tidelog.controller.decisions.problems import (
     names_of_brokers,
     problem,
 )
-from tidelog.controller.decisions.resizes_condition import is_unborn, of_resizes, of_unaware_writers
+from tidelog.controller.decisions.resizes_condition import (
+    Silent,
+    is_unborn,
+    of_resizes,
+    of_unaware_writers,
+)
 from tidelog.controller.decisions.retirees import of_retired
 from tidelog.controller.decisions.stops import unconfirmed
 from tidelog.metadata import layout
@@ -65,14 +70,17 @@ class _Checked:
     totals: dict[str, int] = field(default_factory=dict)
 
 
-def condition(cluster: ClusterState) -> Work[dict[str, Any]]:
+def condition(
+    cluster: ClusterState, silent: Silent = lambda _name: frozenset()
+) -> Work[dict[str, Any]]:
     """Return the condition as plain data for JSON; ``problems`` is empty when nothing is wrong.
 
-    Changes of the cluster after the first step have no effect.
+    Changes of the cluster, and of the ``silent`` brokers, have no effect after the first step.
     """
     cluster = _copied(cluster)
+    resizes = list(of_resizes(cluster, silent))
     checked = yield from _check(cluster)
-    problems = yield from _problems(cluster, checked)
+    problems = yield from _problems(cluster, checked, resizes)
     return {
         "role": "controller",
         "controller_epoch": cluster.controller_epoch,
@@ -200,12 +208,14 @@ def _condition_of(cluster: ClusterState, broker: int) -> str:
     return "alive"
 
 
-def _problems(cluster: ClusterState, checked: _Checked) -> Work[list[dict[str, Any]]]:
+def _problems(
+    cluster: ClusterState, checked: _Checked, resizes: list[dict[str, Any]]
+) -> Work[list[dict[str, Any]]]:
     found = yield from _of_the_store(cluster)
     found += _of_brokers(cluster, checked)
     found += yield from _of_partitions(cluster, checked)
     found += yield from _of_moves(cluster)
-    found += of_resizes(cluster)
+    found += resizes
     found += of_unaware_writers(cluster)
     found += of_retired(cluster)
     yield None

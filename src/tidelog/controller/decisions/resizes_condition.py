@@ -8,10 +8,12 @@ send no partition count, and what one topic's resize waits for. Not the form of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.obstacles import of_silent
 from tidelog.controller.decisions.problems import (
     NAMES_LISTED,
     NAMES_SHOWN,
@@ -19,7 +21,7 @@ from tidelog.controller.decisions.problems import (
     names_of_brokers,
     problem,
 )
-from tidelog.controller.decisions.resize_beginnings import held_up
+from tidelog.controller.decisions.resize_beginnings import held_up, is_unbegun
 from tidelog.controller.decisions.resize_requests import (
     count_of,
     named_clients,
@@ -39,11 +41,16 @@ from tidelog.controller.decisions.unaware_writers import ON_RECORD, unaware_writ
 from tidelog.metadata.records import ResizeKind, ResizePlan
 from tidelog.model.topics import TopicPartition
 
+Silent = Callable[[str], Set[int]]
+"""Returns the live brokers that have not responded since the plan of a topic was written; none once
+it has closed a partition (``resize_beginnings``)."""
 
-def of_resizes(cluster: ClusterState) -> Iterator[dict[str, Any]]:
+
+def of_resizes(cluster: ClusterState, silent: Silent) -> Iterator[dict[str, Any]]:
     """Yield a note about the topics that are being resized, with what the first of them wait for.
 
-    The partitions of the note are those whose fence or seal has not been reported.
+    The partitions of the note are those whose fence or seal has not been reported, and those that
+    are not closed before a ``silent`` broker has responded.
     """
     said: list[str] = []
     waiting: list[str] = []
@@ -52,10 +59,11 @@ def of_resizes(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     for name in names[:NAMES_SHOWN]:
         plan = cluster.topic_histories[name].resize
         if plan is not None:
-            clause, missing = _of_plan(cluster, name, plan)
-            said.append(clause)
-            waiting += [str(TopicPartition(name, index)) for index in missing]
-            brokers |= awaited_brokers(cluster, name, missing)
+            found = _waits_of(cluster, name, plan, silent(name))
+            clause = f"{name} from {plan.from_count} to {plan.to_count} partitions ({plan.kind})"
+            said.append(f"{clause}: {found.why}" if found.why else clause)
+            waiting += [str(TopicPartition(name, index)) for index in found.partitions]
+            brokers |= found.brokers
     if not said:
         return
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
@@ -136,24 +144,19 @@ def _of_silent_brokers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
 
 
 def plans_on_record(
-    cluster: ClusterState, waited_ms: Mapping[str, int], silent: Callable[[str], Set[int]]
+    cluster: ClusterState, waited_ms: Mapping[str, int], silent: Silent
 ) -> list[dict[str, Any]]:
     """Return a row for each topic that is being resized, as plain data for JSON.
 
     ``unpublished`` are the partitions that no client has been shown: brokers may host them.
-    ``waited_ms``: how long a plan has waited in its step, by topic; ``silent`` returns the
-    brokers that have not responded since a topic's plan was written (``resize_beginnings``).
+    ``waited_ms``: how long a plan has waited in its step, by topic.
     """
     rows = []
     for name in sorted(cluster.resizing & cluster.topics.keys()):
         plan = cluster.topic_histories[name].resize
         if plan is None:
             continue
-        _, missing = _of_plan(cluster, name, plan)
-        brokers = awaited_brokers(cluster, name, missing)
-        held = held_up(cluster, name, plan, silent(name))
-        if held:
-            missing, brokers = sorted(held), set().union(*held.values())
+        found = _waits_of(cluster, name, plan, silent(name))
         rows.append(
             {
                 "topic": name,
@@ -164,9 +167,9 @@ def plans_on_record(
                 "resize_epoch": plan.resize_epoch,
                 "published": plan.published,
                 "unpublished": _unpublished(plan),
-                "waits_for_partitions": missing[:NAMES_LISTED],
-                "waits_for_brokers": sorted(brokers),
-                "waited_ms": waited_ms.get(name, 0) if missing else 0,
+                "waits_for_partitions": found.partitions[:NAMES_LISTED],
+                "waits_for_brokers": sorted(found.brokers),
+                "waited_ms": waited_ms.get(name, 0) if found.partitions else 0,
             }
         )
     return rows
@@ -205,24 +208,33 @@ def _unpublished(plan: ResizePlan) -> list[int]:
     return [plan.from_count, max(plan.from_count, plan.to_count)]
 
 
-def _of_plan(cluster: ClusterState, name: str, plan: ResizePlan) -> tuple[str, list[int]]:
-    clause = f"{name} from {plan.from_count} to {plan.to_count} partitions ({plan.kind})"
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """What a plan waits for; all of it is empty while the plan writes, or is published."""
+
+    partitions: list[int] = field(default_factory=list)
+    brokers: Set[int] = frozenset()
+    why: str = ""
+
+
+def _waits_of(cluster: ClusterState, name: str, plan: ResizePlan, silent: Set[int]) -> _Waits:
+    if held := held_up(cluster, name, plan, silent):
+        brokers: set[int] = set().union(*held.values())
+        return _Waits(sorted(held), brokers, of_silent(brokers).what)
     if plan.published or plan.cursor < items_of(plan):
-        return clause, []
+        return _Waits()
     missing = list(missing_of(cluster, name, plan))
     if not missing:
-        return clause, missing
-    return f"{clause}: {_why(cluster, name, plan, missing)}", missing
-
-
-def _why(cluster: ClusterState, name: str, plan: ResizePlan, missing: list[int]) -> str:
+        return _Waits()
+    awaited = awaited_brokers(cluster, name, missing)
+    why = f"{why_waiting(plan, missing)} ({names_of_brokers(awaited)})"
     found = obstacle_among(cluster, name, plan, missing)
-    at = names_of_brokers(awaited_brokers(cluster, name, missing))
-    said = f"{why_waiting(plan, missing)} ({at})"
-    return said if found is None else f"{said}; {found.what}"
+    return _Waits(missing, awaited, why if found is None else f"{why}; {found.what}")
 
 
-def resize_of(cluster: ClusterState, name: str, now_ms: int) -> dict[str, Any] | None:
+def resize_of(
+    cluster: ClusterState, name: str, now_ms: int, silent: Silent
+) -> dict[str, Any] | None:
     """Return what the resize of a topic waits for, or what one would meet; None: no such topic.
 
     ``plan`` is null when none is under way, ``unaware`` says when each broker last saw a writer
@@ -239,7 +251,7 @@ def resize_of(cluster: ClusterState, name: str, now_ms: int) -> dict[str, Any] |
         "partition_count": count_of(node),
         "initial_partition_count": history.initial_partition_count,
         "resize_epoch": history.resize_epoch,
-        "plan": None if plan is None else _plan_shown(cluster, name, plan),
+        "plan": None if plan is None else _plan_shown(cluster, name, plan, silent(name)),
         "unaware": [
             {"broker": broker, "ago_ms": max(0, now_ms - at_ms) if at_ms >= 0 else None}
             for broker, at_ms in sorted(seen.items())
@@ -249,9 +261,12 @@ def resize_of(cluster: ClusterState, name: str, now_ms: int) -> dict[str, Any] |
     }
 
 
-def _plan_shown(cluster: ClusterState, name: str, plan: ResizePlan) -> dict[str, Any]:
-    is_written = plan.cursor >= items_of(plan)
-    missing = [] if plan.published or not is_written else list(missing_of(cluster, name, plan))
+def _plan_shown(
+    cluster: ClusterState, name: str, plan: ResizePlan, silent: Set[int]
+) -> dict[str, Any]:
+    found = _waits_of(cluster, name, plan, silent)
+    # A fence is missing when it was ordered: an unbegun plan has ordered none.
+    missing = [] if is_unbegun(plan) else found.partitions
     return {
         "kind": plan.kind,
         "from_count": plan.from_count,
@@ -262,7 +277,7 @@ def _plan_shown(cluster: ClusterState, name: str, plan: ResizePlan) -> dict[str,
         "may_undo": plan.step in UNDOABLE[plan.kind] and not plan.published,
         "missing": missing[:NAMES_SHOWN],
         "missing_count": len(missing),
-        "why": _why(cluster, name, plan, missing) if missing else None,
+        "why": found.why or None,
     }
 
 

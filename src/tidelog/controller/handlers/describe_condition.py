@@ -31,7 +31,6 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.losses import unclean_elections
 from tidelog.controller.decisions.moves_condition import on_record
-from tidelog.controller.decisions.obstacles import of_silent
 from tidelog.controller.decisions.resizes_condition import (
     plans_on_record,
     resize_of,
@@ -65,7 +64,7 @@ def handle(
             topics[name] = _resize_of(controller, name)
         found = {**about, "role": "controller", "topics": topics}
         return messages.DescribeConditionResponse(condition=json.dumps(found))
-    seen = yield from condition(controller.cluster)
+    seen = yield from condition(controller.cluster, controller.resizes.silent)
     strangers, others = controller.founding.problems(), seen["problems"]
     # What follows from a lost store stands below it.
     is_lost = controller.cluster.went_back is not None
@@ -87,16 +86,14 @@ def handle(
 
 
 def _resize_of(controller: Controller, name: str) -> dict[str, Any] | None:
-    found = resize_of(controller.cluster, name, controller.seams.clock.wall_ms())
+    now_ms = controller.seams.clock.wall_ms()
+    found = resize_of(controller.cluster, name, now_ms, controller.resizes.silent)
     if found is None:
         return None
     undone = controller.resizes.last_undo(name)
     found["undone_in_ms"] = None
     if found["plan"] is not None and found["plan"]["may_undo"]:
         found["undone_in_ms"] = controller.resizes.undone_in_ms(name)
-        silent = controller.resizes.silent(name)
-        if silent and found["plan"]["why"] is None:
-            found["plan"]["why"] = of_silent(silent).what
     found["last_undo"] = None if undone is None else {"resize_epoch": undone[0], "why": undone[1]}
     return found
 
