@@ -13,7 +13,7 @@ from tests.support.network_server import until
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ConnectionLost
 from tidelog.client.fences import DescribedFence, DescribedFences
-from tidelog.client.groups import gating
+from tidelog.client.groups import fence_lookups, gating
 from tidelog.client.groups.gating import Commit, Gating
 from tidelog.client.groups.held_keys import HeldKeys
 from tidelog.client.metadata import ClusterMetadata, Partition, Topic
@@ -30,8 +30,9 @@ Calls = list[tuple[str, dict[TopicPartition, int]]]
 
 
 def listed(index: int, birth: int, leader_epoch: int) -> Partition:
+    """Each partition has another leader."""
     return Partition(
-        index, 1, leader_epoch, (1,), (1,), (), partition_epoch=index, birth_epoch=birth
+        index, index, leader_epoch, (1,), (1,), (), partition_epoch=index, birth_epoch=birth
     )
 
 
@@ -57,6 +58,8 @@ class Brokers:
         self.view = ClusterMetadata(topics={"t": grown()})
         self.coordinator: int | None = 7
         self.lookups = 0
+        self.silent: set[TopicPartition] = set()
+        """Partitions whose leaders do not respond."""
 
     def known_coordinator(self, _: str) -> int | None:
         return self.coordinator
@@ -65,6 +68,9 @@ class Brokers:
         self, _: Cluster, places: Iterable[TopicPartition], **__: Any
     ) -> dict[TopicPartition, DescribedFences]:
         self.lookups += 1
+        places = list(places)
+        if not self.silent.isdisjoint(places):
+            await asyncio.Event().wait()
         offsets = {PARENT: FENCE, CHILD: 0}
         epochs = self.view.topics["t"].partitions
         return {
@@ -142,9 +148,10 @@ def story(
 ) -> Callable[[Gated, Callable[[], Awaitable[None]]], None]:
     """Run a member's gates with leaders that answer at once."""
     monkeypatch.setattr(gating, "EXCHANGE_MS", 1)
+    monkeypatch.setattr(fence_lookups, "AGAIN_MS", 1)
 
     def tell(gated: Gated, what: Callable[[], Awaitable[None]]) -> None:
-        monkeypatch.setattr(gating, "describe_fences", gated.brokers.fences)
+        monkeypatch.setattr(fence_lookups, "describe_fences", gated.brokers.fences)
 
         async def whole() -> None:
             try:
@@ -286,6 +293,22 @@ def test_a_newer_leader_of_the_parent_shuts_the_gate_until_it_has_named_its_fenc
         assert gated.gating.has_shut, "the reader goes back to what may be delivered"
         await until(lambda: gated.fetcher.gates == {})
         assert gated.brokers.lookups > looked
+
+    story(gated, of)
+
+
+def test_a_silent_leader_holds_up_no_gate_that_needs_others(story: Any) -> None:
+    """Each rebalance of a grown topic shut all gates until the last leader had answered, and no
+    position was exchanged meanwhile."""
+    gated = Gated()
+    gated.brokers.silent = {CHILD}
+    gated.member.known = {PARENT: GroupPosition(FENCE)}
+
+    async def of() -> None:
+        gated.start(CHILD)
+        gated.gating.delivered({CHILD: 0})
+        assert gated.fetcher.gates == {CHILD: 0}
+        await until(lambda: gated.fetcher.gates == {})
 
     story(gated, of)
 

@@ -120,7 +120,7 @@ def test_a_missing_fence_keeps_the_gate_shut() -> None:
     assert gates.ends({}) == {1: 0}
 
 
-def test_a_newer_leader_shuts_the_gates_until_they_are_resolved_again() -> None:
+def test_a_newer_leader_shuts_the_gates_that_need_its_fences_until_it_has_named_them() -> None:
     gates = TopicGates(SHRUNK, [0])
     gates.resolve(OF_SHRUNK)
     gates.learn({1: GroupPosition(7)})
@@ -129,10 +129,15 @@ def test_a_newer_leader_shuts_the_gates_until_they_are_resolved_again() -> None:
     assert gates.ends({0: 15}) == {}
     moved = {**SHRUNK.partitions, 1: replace(SHRUNK.partitions[1], leader_epoch=4)}
     gates.follow(replace(SHRUNK, partitions=moved))
-    assert not gates.is_resolved
-    assert gates.ends({0: 15}) == {0: 0}
-    gates.resolve(OF_SHRUNK | {1: fences((1, 0), (2, 5), leader_epoch=4)})
+    assert gates.unknown == {1}
+    assert gates.ends({0: 15}) == {0: 20}, "its own fence is known: the leader of 0 is the same"
+    gates.resolve({1: OF_SHRUNK[1]})
+    assert gates.unknown == {1}, "the former leader has named these"
+    gates.resolve({1: fences((1, 0), (2, 5), leader_epoch=4)})
     assert gates.ends({0: 15}) == {}
+    both = {**moved, 0: replace(moved[0], leader_epoch=4)}
+    gates.follow(replace(SHRUNK, partitions=both))
+    assert gates.ends({0: 15}) == {0: 0}, "nothing where the fence of the survivor is not known"
 
 
 def test_a_fence_of_a_later_resize_stays_shut() -> None:
@@ -209,6 +214,17 @@ OF_TWICE = {
     2: fences((2, 0)),
     3: fences((2, 0)),
 }
+
+
+def test_a_leader_that_has_not_answered_holds_up_no_gate_that_needs_others() -> None:
+    gates = TopicGates(TWICE, [0, 1, 2, 3])
+    own = {0: 20, 1: 5, 2: 0, 3: 0}
+    assert gates.ends(own) == {1: 0, 2: 0, 3: 0}
+    gates.resolve({0: OF_TWICE[0]})
+    assert gates.ends(own) == {3: 0}, "a child of 1"
+    assert gates.unknown == {1, 2, 3}
+    gates.resolve({1: OF_TWICE[1]})
+    assert gates.ends(own) == {}
 
 
 def test_a_parent_is_reported_up_to_the_last_fence_that_a_gate_waits_for() -> None:

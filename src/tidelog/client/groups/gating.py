@@ -1,7 +1,8 @@
-"""Gates of a member: look-ups of fences, reports of its positions, questions for those of others.
+"""Gates of a member: reports of its positions, questions for those of others.
 
-Owns the requests, one task per generation, and what the fetcher may return. Not the state of a
-topic's gates: see ``topic_gates``. A topic without children and retired partitions costs nothing.
+Owns these requests, one task per generation, and what the fetcher may return. Not the state of a
+topic's gates: see ``topic_gates``; not the look-ups of fences: see ``fence_lookups``. A topic
+without children and retired partitions costs nothing.
 
 The order of one position: the application is done with it; with auto-commit it is committed; then
 it is reported. It is reported again from time to time, because a new coordinator knows none.
@@ -17,8 +18,9 @@ from math import inf
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
-from tidelog.client.fences import describe_fences
+from tidelog.client.fences import DescribedFences
 from tidelog.client.fetching.fetcher import Fetcher
+from tidelog.client.groups.fence_lookups import FenceLookups
 from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.held_keys import HeldKeys
 from tidelog.client.groups.self_assigned import SelfAssigned
@@ -34,8 +36,6 @@ EXCHANGE_MS = 50
 
 REPORT_AGAIN_MS = 3_000
 """How often positions that did not change are reported again."""
-
-FENCES_TIMEOUT_MS = 2_000
 
 Commit = Callable[[dict[TopicPartition, int]], Awaitable[None]]
 
@@ -71,6 +71,7 @@ class Gating:
         self._task: asyncio.Task[None] | None = None
         self._problem: ClientError | None = None
         self._changed = asyncio.Event()
+        self._lookups = FenceLookups(cluster, self._resolve, self.apply, self._ended)
 
     def start(self, topics: Mapping[str, Topic], partitions: Iterable[TopicPartition]) -> None:
         """Begin with the ordered topics of a generation, and the partitions of this member."""
@@ -90,11 +91,11 @@ class Gating:
             self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """End the task of a generation; its gates stay as they are."""
-        task, self._task = self._task, None
+        """End the tasks of a generation; its gates stay as they are."""
+        task, self._task, self._topics = self._task, None, {}
         if task is not None:
             await call_off([task])
-        self._topics = {}
+        await self._lookups.stop()
 
     @property
     def is_active(self) -> bool:
@@ -157,6 +158,11 @@ class Gating:
                 (TopicPartition(name, index), end) for index, end in gates.ends(own).items()
             )
         self._held = held
+        unknown = {name: gates.unknown for name, gates in self._topics.items() if gates.unknown}
+        if unknown:
+            self._lookups.want(unknown)
+            # A member that rests reports its positions again: a gate may wait for them.
+            self._changed.set()
         limits = held
         if self._keys is not None:
             limits = self._keys.limits(held, self._partitions)
@@ -174,10 +180,9 @@ class Gating:
         while True:
             self._changed.clear()
             try:
-                await self._resolve()
                 await self._exchange()
             except ClientError as error:
-                logger.debug("group %s: gates are not resolved: %s", self._member.group, error)
+                logger.debug("group %s: no positions are known: %s", self._member.group, error)
                 await asyncio.sleep(backoff.pause_s(failures))
                 failures += 1
                 continue
@@ -191,20 +196,11 @@ class Gating:
                 async with asyncio.timeout(REPORT_AGAIN_MS / 1000):
                     await self._changed.wait()
 
-    async def _resolve(self) -> None:
-        """Look up the fences of topics whose gates are not resolved, or no longer."""
-        for name, gates in self._topics.items():
-            if gates.is_resolved:
-                continue
-            places = [TopicPartition(name, index) for index in gates.topic.partitions]
-            failed: dict[TopicPartition, ClientError] = {}
-            described = await describe_fences(
-                self._cluster, places, timeout_ms=FENCES_TIMEOUT_MS, failed=failed
-            )
-            gates.resolve({tp.partition: fences for tp, fences in described.items()})
-            for tp, error in failed.items():
-                logger.debug("%s: its fences are not known: %s", tp, error)
-        self.apply()
+    def _resolve(self, name: str, fences: dict[int, DescribedFences]) -> None:
+        """Take up what the leaders of some partitions of a topic have named."""
+        if (gates := self._topics.get(name)) is not None:
+            gates.resolve(fences)
+            self.apply()
 
     async def _exchange(self) -> None:
         """Report positions that others may wait for, and ask for those that this one waits for."""

@@ -37,12 +37,17 @@ class TopicGates:
         self._own = frozenset(own)
         self._checked = topic
         self._epochs: dict[int, int] = {}
-        self._fences: Mapping[int, tuple[Fence, ...]] = {}
+        self._fences: dict[int, tuple[Fence, ...]] = {}
         self._positions: dict[int, GroupPosition] = {}
         self._delivered: Mapping[int, int] = {}
         self._gates: Gates = self._gates_with({})
-        self.is_resolved = not self._gates
+        self.unknown: frozenset[int] = frozenset(topic.partitions if self._gates else ())
+        """The partitions whose fences are to be looked up: a gate may wait for them."""
+
+    @property
+    def is_resolved(self) -> bool:
         """Whether every fence that a gate needs is known."""
+        return not self.unknown
 
     def _gates_with(self, fences: Mapping[int, tuple[Fence, ...]]) -> Gates:
         listed = {
@@ -52,26 +57,31 @@ class TopicGates:
         return gates_of(self.topic.initial_partition_count, self.topic.resize_epoch, listed)
 
     def resolve(self, fences: Mapping[int, DescribedFences]) -> None:
-        """Take up the fences that leaders named; a missing one keeps its gates shut."""
-        self._fences = {
-            index: tuple(one.fence for one in described.fences)
-            for index, described in fences.items()
-        }
-        self._epochs = {index: described.leader_epoch for index, described in fences.items()}
+        """Take up the fences that leaders named; a missing one keeps the gates that need it shut.
+
+        What a leader named that was replaced since is not taken: a newer one may lack fences.
+        """
+        for index, described in fences.items():
+            listed = self._checked.partitions.get(index)
+            if listed is None or described.leader_epoch >= listed.leader_epoch:
+                self._fences[index] = tuple(one.fence for one in described.fences)
+                self._epochs[index] = described.leader_epoch
         self._judge()
 
     def _judge(self) -> None:
         self._gates = self._gates_with(self._fences)
-        self.is_resolved = all(
-            need.upto is not None
+        needed = {
+            need.partition
             for gates in self._gates.values()
             for gate in gates
             if gate.resize_epoch <= self.topic.resize_epoch
             for need in gate.needs
-        ) and all(index in self._fences for index in self.topic.partitions)
+            if need.upto is None
+        }
+        self.unknown = frozenset(needed | (self.topic.partitions.keys() - self._fences.keys()))
 
     def follow(self, newest: Topic | None) -> None:
-        """Shut the gates when a partition has a newer leader: an unclean one may lack fences.
+        """Shut the gates that need a partition with a newer leader: an unclean one may lack fences.
 
         A partition that newer metadata of the same resize epoch lack was removed: it counts as
         drained, and no position of it will ever be known.
@@ -80,17 +90,17 @@ class TopicGates:
             return
         self._checked = newest
         former = self.topic.partitions
+        is_changed = False
         if newest.resize_epoch == self.topic.resize_epoch and former.keys() - newest.partitions:
             left = {index: state for index, state in former.items() if index in newest.partitions}
             self.topic = replace(self.topic, partitions=left)
-            if self._epochs:
-                self._judge()
-        for index, epoch in self._epochs.items():
-            partition = newest.partitions.get(index)
-            if partition is not None and partition.leader_epoch > epoch:
-                self._epochs, self._fences, self.is_resolved = {}, {}, False
-                self._gates = self._gates_with({})
-                return
+            is_changed = bool(self._epochs)
+        for index, partition in newest.partitions.items():
+            if partition.leader_epoch > self._epochs.get(index, partition.leader_epoch):
+                del self._epochs[index], self._fences[index]
+                is_changed = True
+        if is_changed:
+            self._judge()
 
     def learn(self, positions: Mapping[int, GroupPosition]) -> None:
         """Take up what the coordinator said of the partitions of others; the last one counts."""
