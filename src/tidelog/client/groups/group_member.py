@@ -66,6 +66,11 @@ LEAVE_TIMEOUT_MS = 5_000
 PARTITION_CHECK_MS = 30_000
 """How often the group's leader checks the partition counts of the topics."""
 
+COUNTED_WITHIN_S = 0.3
+"""How long a group's leader waits for newer partition counts while all members wait for it: brokers
+hold metadata back that would name a lost leader (decision 0013), and counts need none. What it does
+not learn now the next check of the counts finds."""
+
 HEARTBEATS_OF_A_SESSION = 3
 """Heartbeats in a row that may time out before the session is over."""
 
@@ -342,7 +347,7 @@ class GroupMember:
             # By older counts the newest partitions would have no reader.
             await self._catch_up(member.epochs for member in members.values())
             names = {name for member in members.values() for name in member.topics}
-            self._counts = await self._count_partitions(names)
+            self._counts = await self._count_partitions(names, COUNTED_WITHIN_S)
             shares = assign(assignor, members, self._counts)
         epochs = self._epochs() if assignor.startswith(AWARE_PREFIX) else None
         request = messages.SyncGroupRequest(
@@ -384,10 +389,20 @@ class GroupMember:
                 newest[name] = max(epoch, newest.get(name, -1))
         await catch_up(self._cluster, newest)
 
-    async def _count_partitions(self, topics: Iterable[str]) -> dict[str, PartitionCounts]:
-        """Return the partition counts of these topics; 0 for one that does not exist."""
+    async def _count_partitions(
+        self, topics: Iterable[str], within_s: float | None = None
+    ) -> dict[str, PartitionCounts]:
+        """Return the partition counts of these topics; 0 for one that does not exist.
+
+        After ``within_s`` the counts that are known serve, where all are.
+        """
         names = sorted(topics)
-        described = await self._cluster.describe(names)
+        described = self._cluster.view
+        known = {name for name, topic in described.topics.items() if not topic.error}
+        is_known = known.issuperset(names)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s if is_known else None):
+                described = await self._cluster.describe(names)
         counts = {}
         for name in names:
             # The view and not the answer: a stale broker does not take it back.
