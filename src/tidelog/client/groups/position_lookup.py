@@ -17,6 +17,7 @@ from tidelog.client.groups.committed_offsets import PartitionsRefused, look_up_c
 from tidelog.client.groups.first_positions import Resets, no_position
 from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.membership import MemberState
+from tidelog.client.groups.missing_topics import MissingTopics
 from tidelog.client.groups.reader_commits import Commits
 from tidelog.client.groups.reading_generation import ReadingGeneration
 from tidelog.client.groups.resized_topics import looked_up_apart
@@ -45,6 +46,7 @@ class PositionLookup:
         self.generation = generation
         self._commits = commits
         self.resets = resets
+        self._missing = MissingTopics()
         self.not_before = 0.0
         """When the next attempt may begin, on the loop's clock."""
 
@@ -91,6 +93,7 @@ class PositionLookup:
         A part that fails is an error of its partitions, and the error of all if every part fails.
         """
         await self.generation.begin()
+        self._missing.note(self._member.topics, self._cluster.view)
         wanted = list(self.generation.unplaced)
         if self._member.is_alone:
             return self._without_answer(await self._reset(wanted, {}))
