@@ -9,7 +9,7 @@ text says what is wrong, and what the caller can do about it.
 | ``KafkaConnectionError`` | a connection ended or could not be opened |
 | ``NoBrokersAvailable`` | no address of ``bootstrap_servers`` responds |
 | ``KafkaTimeoutError`` | a time-out of the caller or of a setting passed; see its ``__cause__`` |
-| ``ListingIncompleteError`` | some brokers did not list their groups: ``valid``, ``errors`` |
+| ``ListingIncompleteError`` | some brokers did not list what they have: ``valid``, ``errors`` |
 | ``BrokerResponseError`` | a broker refused something: a class for each error code, ``code`` |
 | ``KafkaConfigurationError``, ``IllegalStateError`` | the caller's own mistakes |
 """

@@ -253,16 +253,23 @@ class Admin:
         return await nodes.describe_cluster(self._cluster)
 
     async def describe_log_dirs(
-        self, brokers: Iterable[int] | None = None
-    ) -> dict[int, list[nodes.LogDir]]:
-        """Return the log directories of these brokers, or (None) of all, with their replicas."""
+        self,
+        brokers: Iterable[int] | None = None,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> nodes.BrokerLogDirs:
+        """Return the log directories of these brokers, or (None) of all, with their replicas.
+
+        Raises ListingIncompleteError when a broker did not respond: its ``valid`` has those of the
+        others. Without ``raise_errors`` these are returned, and ``errors`` of the result has the
+        error of each broker that did not. It waits for a broker as long as for any request
+        (``default_api_timeout_ms``), or for ``timeout_ms``.
+        """
         if brokers is None:
             brokers = [each.node_id for each in (await self.describe_cluster()).brokers]
-        wanted = broker_ids(brokers)
-        found = await asyncio.gather(
-            *(nodes.describe_log_dirs(self._cluster, node_id) for node_id in wanted)
+        return await nodes.describe_all_log_dirs(
+            self._cluster, broker_ids(brokers), timeout_ms=timeout_ms, raise_errors=raise_errors
         )
-        return dict(zip(wanted, found, strict=True))
 
     async def describe_configs(
         self, config_resources: Iterable[ConfigResource]

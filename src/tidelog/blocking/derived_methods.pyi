@@ -174,9 +174,18 @@ class AdminMethods:
     def describe_cluster(self) -> nodes.DescribedCluster:
         """Return the cluster id, the controller and the brokers."""
     def describe_log_dirs(
-        self, brokers: Iterable[int] | None = None
-    ) -> dict[int, list[nodes.LogDir]]:
-        """Return the log directories of these brokers, or (None) of all, with their replicas."""
+        self,
+        brokers: Iterable[int] | None = None,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> nodes.BrokerLogDirs:
+        """Return the log directories of these brokers, or (None) of all, with their replicas.
+
+        Raises ListingIncompleteError when a broker did not respond: its ``valid`` has those of the
+        others. Without ``raise_errors`` these are returned, and ``errors`` of the result has the
+        error of each broker that did not. It waits for a broker as long as for any request
+        (``default_api_timeout_ms``), or for ``timeout_ms``.
+        """
     def describe_configs(
         self, config_resources: Iterable[ConfigResource]
     ) -> dict[ConfigResource, dict[str, configs.DescribedConfig]]:

@@ -154,7 +154,7 @@ class ListingIncomplete(GaveUp):
     ``valid`` is what the others listed, ``errors`` has one error for each that did not.
     """
 
-    def __init__(self, valid: list[Any], errors: list[ClientError]) -> None:
+    def __init__(self, valid: Any, errors: list[ClientError]) -> None:
         super().__init__("; ".join(map(str, errors)))
         self.valid = valid
         self.errors = errors

@@ -12,7 +12,13 @@ from typing import Any
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.connecting.connection import ClientConnection
-from tidelog.client.errors import Refused, RequestTimedOut, json_of
+from tidelog.client.errors import (
+    ClientError,
+    ListingIncomplete,
+    Refused,
+    RequestTimedOut,
+    json_of,
+)
 from tidelog.client.metadata import BrokerAddress
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.topics import TopicPartition
@@ -119,6 +125,54 @@ async def describe_log_dirs(cluster: Cluster, node_id: int) -> list[LogDir]:
         )
         for item in answer.results
     ]
+
+
+class BrokerLogDirs(dict[int, list[LogDir]]):
+    """The log directories by broker; ``errors`` has the error of each broker that gave none."""
+
+    def __init__(self, listed: Mapping[int, list[LogDir]], errors: Mapping[int, ClientError]):
+        super().__init__(listed)
+        self.errors = dict(errors)
+
+
+async def describe_all_log_dirs(
+    cluster: Cluster,
+    node_ids: Sequence[int],
+    *,
+    timeout_ms: int | None = None,
+    raise_errors: bool = True,
+) -> BrokerLogDirs:
+    """Return the log directories of these brokers: one that fails hides no other (as the futures of
+    Kafka's AdminClient, one for each broker).
+
+    Raises ListingIncomplete with what the others have, unless ``raise_errors`` is False; the error
+    of the first where no broker has answered.
+    """
+    limit_s = None if timeout_ms is None else timeout_ms / 1000
+
+    async def of(node_id: int) -> list[LogDir]:
+        try:
+            async with asyncio.timeout(limit_s):
+                return await describe_log_dirs(cluster, node_id)
+        except TimeoutError:
+            reason = f"broker {node_id} did not respond within {timeout_ms} ms"
+            raise RequestTimedOut(reason) from None
+
+    outcomes = await asyncio.gather(*map(of, node_ids), return_exceptions=True)
+    dirs: dict[int, list[LogDir]] = {}
+    errors: dict[int, ClientError] = {}
+    for node_id, outcome in zip(node_ids, outcomes, strict=True):
+        if isinstance(outcome, ClientError):
+            errors[node_id] = outcome
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        else:
+            dirs[node_id] = outcome
+    listed = BrokerLogDirs(dirs, errors)
+    if errors and raise_errors:
+        first = next(iter(errors.values()))
+        raise ListingIncomplete(listed, list(errors.values())) if dirs else first
+    return listed
 
 
 def _sizes(
