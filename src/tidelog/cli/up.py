@@ -26,10 +26,10 @@ import click
 from tidelog.cli.cluster_secret import FILE_NAME, make_secret
 from tidelog.cli.connecting import key_values
 from tidelog.cli.output import note, say
-from tidelog.cli.refusal import Failed, WrongUsage
+from tidelog.cli.refusal import Failed, WrongUsage, print_error
 from tidelog.cli.restarts import Restarts
 from tidelog.cli.up_child import Child
-from tidelog.cli.up_files import Address, ClusterPlan, why_invalid_config, why_not_config
+from tidelog.cli.up_files import Address, ClusterPlan, invalid_configs, why_not_config
 from tidelog.cli.up_held import why_held, why_not_folder
 from tidelog.model.configs.types import StoreAddress
 from tidelog.runtime.cluster_secret import SecretRefused
@@ -77,8 +77,10 @@ def command(
         raise WrongUsage(why_not)
     folder = data.absolute()
     plan = ClusterPlan(folder, brokers, controllers, port, store, configs)
-    if (why_not := why_invalid_config(plan)) is not None:
-        raise WrongUsage(why_not)
+    if wrong := invalid_configs(plan):
+        for line in wrong[:-1]:
+            print_error(line)
+        raise WrongUsage(wrong[-1])
     keep_from_others()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -51,13 +51,14 @@ def why_not_config(names: Iterable[str]) -> str | None:
     return None
 
 
-def why_invalid_config(plan: ClusterPlan) -> str | None:
-    """Return why a process would refuse a configuration of the plan; None when it would not."""
+def invalid_configs(plan: ClusterPlan) -> list[str]:
+    """Return one line for each configuration of the plan that a process would refuse."""
     loaded = load(server_properties(plan, plan.members()[0]))
-    for refused in loaded if isinstance(loaded, tuple) else ():
-        if refused.name in plan.configs:
-            return f"--config {refused.name}={plan.configs[refused.name]}: {refused.sentence}"
-    return None
+    return [
+        f"--config {refused.name}={plan.configs[refused.name]}: {refused.sentence}"
+        for refused in (loaded if isinstance(loaded, tuple) else ())
+        if refused.name in plan.configs
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,6 +229,19 @@ def test_up_refuses_what_each_process_has_of_its_own(
     assert different - set(DECIDED) == set()
 
 
+def test_up_names_every_configuration_that_its_processes_would_refuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It named the first one, and at the next start the next."""
+    wrong = ("num.partitions=ten", "log.segment.bytes=-1", "log.retention.ms=5")
+    words = [word for pair in wrong for word in ("--config", pair)]
+    status, _, err = status_of(["up", "--data", str(tmp_path / "data"), *words], capsys)
+    lines = err.splitlines()
+    assert (status, len(lines)) == (2, 2), err
+    assert all(line.startswith("error: --config ") for line in lines), err
+    assert {pair for pair in wrong if f"--config {pair}: " in err} == set(wrong[:2])
+
+
 def test_only_sqlite_stores_are_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """U18: it looked for a file of that name."""
     at = ["--store", "zookeeper://127.0.0.1:2181/tidelog"]
