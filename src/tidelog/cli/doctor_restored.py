@@ -217,8 +217,14 @@ def _print_late(report: dict[str, Any], *, accepted: bool, again: str) -> None:
 def _late_row(one: dict[str, Any]) -> list[Any]:
     return [
         *(one["topic"], one["topic_id"], one["partition"], one["broker"]),
-        *(one["leader_epoch"], one["end_offset"], LATE[one["fate"]]),
+        *(_epoch(one), one["end_offset"], LATE[one["fate"]]),
     ]
+
+
+def _epoch(replica: dict[str, Any]) -> int | None:
+    """Return the newest leader epoch of a replica's log; None: it is empty."""
+    epoch: int = replica["leader_epoch"]
+    return epoch if epoch >= 0 else None
 
 
 def _print_resized(topics: Iterable[dict[str, Any]]) -> None:
@@ -275,7 +281,7 @@ def _rows(unknown: list[dict[str, Any]]) -> list[list[Any]]:
             topic["topic_id"],
             replica["partition"],
             replica["broker"],
-            replica["leader_epoch"],
+            _epoch(replica),
             replica["end_offset"],
         ]
         for topic in unknown

@@ -101,6 +101,24 @@ def test_a_topic_without_an_id_shows_none(
     assert row.split() == ["old", "-", "0", "1", "3", "7"]
 
 
+def test_an_empty_replica_shows_no_epoch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was shown as -1, beside the epochs of others."""
+    empty = {"partition": 0, "broker": 1, "leader_epoch": -1, "end_offset": 0}
+    full = {"partition": 1, "broker": 1, "leader_epoch": 0, "end_offset": 7}
+    topic = {"topic": "t", "topic_id": None, "is_being_deleted": False, "configs": {}}
+    report = REPORT | {"unknown_comes_back": True, "unknown": [topic | {"replicas": [empty, full]}]}
+    ended, _ = restored(monkeypatch, capsys, report)
+    said = [line.split()[-4:] for line in ended.out.splitlines() if line.startswith("t  ")]
+    assert said == [["0", "1", "-", "0"], ["1", "1", "0", "7"]]
+    late = {"fate": "rejoins", "is_known": True, "configs": {}}
+    rows = [{**topic, **late, **one} for one in (empty, full)]
+    ended, _ = restored(monkeypatch, capsys, REPORT | {"went_back": None, "late": rows})
+    said = [line.split()[-5:] for line in ended.out.splitlines() if line.startswith("t  ")]
+    assert said == [["0", "1", "-", "0", "rejoins"], ["1", "1", "0", "7", "rejoins"]]
+
+
 def test_lost_and_retired_partitions_of_resized_topics_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
