@@ -107,7 +107,12 @@ def test_an_empty_replica_shows_no_epoch(
     """It was shown as -1, beside the epochs of others."""
     empty = {"partition": 0, "broker": 1, "leader_epoch": -1, "end_offset": 0}
     full = {"partition": 1, "broker": 1, "leader_epoch": 0, "end_offset": 7}
-    topic = {"topic": "t", "topic_id": None, "is_being_deleted": False, "configs": {}}
+    topic: dict[str, Any] = {
+        "topic": "t",
+        "topic_id": None,
+        "is_being_deleted": False,
+        "configs": {},
+    }
     report = REPORT | {"unknown_comes_back": True, "unknown": [topic | {"replicas": [empty, full]}]}
     ended, _ = restored(monkeypatch, capsys, report)
     said = [line.split()[-4:] for line in ended.out.splitlines() if line.startswith("t  ")]

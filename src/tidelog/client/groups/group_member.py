@@ -398,8 +398,8 @@ class GroupMember:
         """
         names = sorted(topics)
         described = self._cluster.view
-        known = {name for name, topic in described.topics.items() if not topic.error}
-        is_known = known.issuperset(names)
+        sound = {name for name, topic in described.topics.items() if not topic.error}
+        is_known = sound.issuperset(names)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s if is_known else None):
                 described = await self._cluster.describe(names)
