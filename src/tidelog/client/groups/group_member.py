@@ -50,6 +50,7 @@ from tidelog.client.groups.membership import (
     named,
     step,
 )
+from tidelog.client.groups.partition_counts import COUNTED_WITHIN_S, count_partitions
 from tidelog.client.groups.resized_topics import catch_up
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
@@ -65,11 +66,6 @@ HEARTBEAT_INTERVAL_MS = 3_000
 LEAVE_TIMEOUT_MS = 5_000
 PARTITION_CHECK_MS = 30_000
 """How often the group's leader checks the partition counts of the topics."""
-
-COUNTED_WITHIN_S = 0.3
-"""How long a group's leader waits for newer partition counts while all members wait for it: brokers
-hold metadata back that would name a lost leader (decision 0013), and counts need none. What it does
-not learn now the next check of the counts finds."""
 
 HEARTBEATS_OF_A_SESSION = 3
 """Heartbeats in a row that may time out before the session is over."""
@@ -347,7 +343,7 @@ class GroupMember:
             # By older counts the newest partitions would have no reader.
             await self._catch_up(member.epochs for member in members.values())
             names = {name for member in members.values() for name in member.topics}
-            self._counts = await self._count_partitions(names, COUNTED_WITHIN_S)
+            self._counts = await count_partitions(self._cluster, names, COUNTED_WITHIN_S)
             shares = assign(assignor, members, self._counts)
         epochs = self._epochs() if assignor.startswith(AWARE_PREFIX) else None
         request = messages.SyncGroupRequest(
@@ -389,36 +385,12 @@ class GroupMember:
                 newest[name] = max(epoch, newest.get(name, -1))
         await catch_up(self._cluster, newest)
 
-    async def _count_partitions(
-        self, topics: Iterable[str], within_s: float | None = None
-    ) -> dict[str, PartitionCounts]:
-        """Return the partition counts of these topics; 0 for one that does not exist.
-
-        After ``within_s`` the counts that are known serve, where all are.
-        """
-        names = sorted(topics)
-        described = self._cluster.view
-        sound = {name for name, topic in described.topics.items() if not topic.error}
-        is_known = sound.issuperset(names)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s if is_known else None):
-                described = await self._cluster.describe(names)
-        counts = {}
-        for name in names:
-            # The view and not the answer: a stale broker does not take it back.
-            topic = self._cluster.view.topics.get(name) if name in described.topics else None
-            if topic is None or topic.error:
-                counts[name] = PartitionCounts()
-            else:
-                counts[name] = PartitionCounts(topic.count, len(topic.partitions))
-        return counts
-
     async def _watch_partitions(self) -> None:
         """As the group's leader: start a rebalance when a partition count has changed."""
         while self.state is not MemberState.RECALLED:
             await asyncio.sleep(self._partition_check_ms / 1000)
             try:
-                if await self._count_partitions(self._counts) != self._counts:
+                if await count_partitions(self._cluster, self._counts) != self._counts:
                     self._step(Event.REBALANCE)
             except ClientError as error:
                 logger.debug("group %s: partition counts are not checked: %s", self.group, error)
