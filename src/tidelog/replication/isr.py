@@ -45,7 +45,7 @@ class Follower:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif self.leader_end_then != UNKNOWN and offset >= self.leader_end_then:
             # While records come all the time, no fetch ever names the leader's present end: what
-            # the leader held at the last fetch counts, as of then (KIP-16).
+            # the leader held at the last fetch counts, as of then.
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self.end_offset = offset
         self.fetched_ms = now_ms
