@@ -32,7 +32,9 @@ def test_metadata_of_a_partition_that_its_leader_does_not_know_are_asked_for(
             async with Cluster(f"127.0.0.1:{lone.port}") as cluster:
                 known = (await cluster.topics(["t"]))["t"]
                 assert set(known.partitions) == {0, 1}
-                del lone.broker.metadata.topics["t"].partitions[1]
+                topic = lone.broker.metadata.topics["t"]
+                del topic.partitions[1]
+                topic.changed(topic.change + 1)
                 failed: dict[TopicPartition, ClientError] = {}
                 found = await ask_leaders(cluster, [FIRST, SECOND], gone, failed=failed)
                 assert (found, list(failed)) == ({FIRST: "here"}, [SECOND])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.group_broker import done
+from tests.support.group_broker import done, read_back
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import records_of
@@ -44,6 +44,7 @@ class DenyingBroker(LoneBroker):
         answer = done(metadata.HANDLER.handle(broker, request, context))
         if asyncio.iscoroutine(answer) or asyncio.isfuture(answer):
             answer = done(await answer)
+        answer = read_back(metadata, context.version, answer)
         for topic in answer.topics:
             if topic.name in self.denied:
                 topic.error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)

@@ -192,8 +192,9 @@ class Client:
     async def receive(self) -> bytes:
         async with asyncio.timeout(DEADLINE_S):
             (size,) = struct.unpack(">i", await self._reader.readexactly(4))
-            port = struct.pack(">i", self._lone.port)
-            return (await self._reader.readexactly(size)).replace(port, b"port")
+            # With the host before it: the port's bytes alone are found in offsets, too.
+            address = b"127.0.0.1" + struct.pack(">i", self._lone.port)
+            return (await self._reader.readexactly(size)).replace(address, b"address")
 
 
 async def in_pieces(lone: LoneBroker, pieces: Iterable[bytes], answers: int) -> list[bytes]:

@@ -29,6 +29,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
 from tidelog.model.work import finish
 from tidelog.network.router import Handler, Router
+from tidelog.protocol import codec
 
 GROUP_HANDLERS = [
     module.HANDLER
@@ -53,6 +54,13 @@ BY_KEY = {handler.api_key: handler for handler in GROUP_HANDLERS}
 def done(answer: Any) -> Any:
     """What a handler that is made of steps returns; another's answer as it is."""
     return finish(answer) if inspect.isgenerator(answer) else answer
+
+
+def read_back(module: Any, version: int, answer: Any) -> Any:
+    """The response of a handler as a client reads it: parts of it may be bytes already."""
+    api_key = module.HANDLER.api_key
+    frame = b"".join(codec.encode_response(api_key, version, 0, answer))
+    return codec.decode_response(api_key, version, memoryview(frame)[4:])[1]
 
 
 def statistics(coordinator: Coordinator[GroupTable]) -> dict[str, int]:

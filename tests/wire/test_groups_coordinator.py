@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.group_broker import BY_KEY, GroupBroker, done, statistics
+from tests.support.group_broker import BY_KEY, GroupBroker, done, read_back, statistics
 from tests.support.group_driver import subscription
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
@@ -1255,7 +1255,7 @@ def test_asking_for_the_topic_creates_it_as_finding_does(tmp_path: Path) -> None
         request = messages.MetadataRequest
         asked = request(topics=[request.MetadataRequestTopic(name=OFFSETS_TOPIC)])
         asked.allow_auto_topic_creation = True
-        answer = await broker.ask(metadata, asked, 9)
+        answer = read_back(metadata, 9, await broker.ask(metadata, asked, 9))
         assert [len(topic.partitions) for topic in answer.topics] == [3]
 
     run(tmp_path, story, lead=False, **{"auto.create.topics.enable": "true"})

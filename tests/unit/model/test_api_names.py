@@ -28,5 +28,5 @@ def test_no_sentence_takes_the_name_of_a_constant() -> None:
     assert found == {
         'model/api_keys.py: return "".join(word.capitalize() for word in'
         ' ApiKey(api_key).name.split("_"))',
-        'protocol/codec.py: found[int(key)] = key.name.lower() + ".txt"',
+        'protocol/codec.py: return {int(key): key.name.lower() + ".txt" for key in ApiKey}',
     }
