@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -67,6 +68,32 @@ def test_the_next_one_is_asked_when_one_is_silent_and_at_once_when_it_failed() -
             await ask(never, refused, fine)
         # What was not needed any more is cancelled.
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    story(of)
+
+
+def test_an_error_that_comes_with_the_answer_is_not_logged_as_one_that_nobody_took() -> None:
+    """The event loop logged "exception was never retrieved" of the attempt that came second."""
+
+    async def of() -> None:
+        logged: list[dict[str, Any]] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: logged.append(context))
+        both_end = asyncio.Event()
+
+        async def slow() -> str:
+            await both_end.wait()
+            return "slow"
+
+        async def slowly_gone() -> str:
+            both_end.set()
+            await both_end.wait()
+            raise ConnectionLost("gone")
+
+        assert await ask(slow, slowly_gone) == ("slow", [0])
+        assert await several_answers((slow, slowly_gone), len, fewest=1) == ["slow"]
+        gc.collect()
+        assert logged == []
 
     story(of)
 

@@ -80,7 +80,7 @@ async def first_answer(
         error = _error_of(tasks[-1]) if tasks else None
         raise error or ConnectionLost("there is no broker to ask")
     finally:
-        await call_off(task for task in tasks if not task.done())
+        await _end(tasks)
 
 
 async def several_answers(
@@ -130,7 +130,14 @@ async def several_answers(
                 break
         return results
     finally:
-        await call_off(task for task in tasks if not task.done())
+        await _end(tasks)
+
+
+async def _end(tasks: Sequence[asyncio.Future[Result]]) -> None:
+    await call_off(task for task in tasks if not task.done())
+    for task in tasks:
+        # Two may end at once: the event loop would log the error of the one that is not asked.
+        _error_of(task)
 
 
 async def _wait(tasks: Sequence[asyncio.Future[Result]], timeout_s: float | None) -> None:
