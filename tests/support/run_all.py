@@ -70,6 +70,8 @@ LONG_FORMS = {
 SEEDS_OF_CLUSTERS = "tests/simulation/test_cluster.py"
 """It uses both cores itself."""
 
+PLANTED = "tests/simulation/planted"
+
 REGRESSIONS = ("tests/regressions/test_broker.py", "tests/regressions/test_controller.py")
 SIMULATED_REGRESSIONS = tuple(
     f"tests/regressions/test_simulated_{what}.py"
@@ -87,10 +89,16 @@ PARTS = (
     Part("simulated clusters", (SEEDS_OF_CLUSTERS,), 100),
     Part(
         "simulation",
-        ("tests/simulation", *SIMULATED_REGRESSIONS, f"--ignore={SEEDS_OF_CLUSTERS}"),
-        130,
+        (
+            "tests/simulation",
+            *SIMULATED_REGRESSIONS,
+            f"--ignore={SEEDS_OF_CLUSTERS}",
+            f"--ignore={PLANTED}",
+        ),
+        75,
         2,
     ),
+    Part("planted bugs", (PLANTED,), 55, 2),
     Part("stock clients and tools", ("tests/cluster",), 190, 6),
     Part("kill", ("tests/chaos", "tests/regressions/test_processes.py"), 130, 3),
     Part("spark", ("tests/spark",), 138, 2),
