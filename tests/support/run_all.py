@@ -42,7 +42,9 @@ class Part:
         return max(self.budget_s * PATIENCE, LEAST_PATIENCE_S)
 
 
-PATIENCE = 4
+PATIENCE = 6
+"""How many budgets a part may take before it hangs: two shared cores need up to four."""
+
 LEAST_PATIENCE_S = 600
 """A short part on a busy machine may wait for what is fetched on first use: that is no hang."""
 
