@@ -27,6 +27,7 @@ from benchmarks import (
     consumer_throughput,
     java_producer,
     latency,
+    many_partitions,
     one_record_requests,
     start_and_memory,
     three_nodes,
@@ -46,6 +47,7 @@ WARM_UP_ROUNDS = 1
 NODE_ROWS: tuple[Row, ...] = (
     *java_producer.ROWS,
     *one_record_requests.ROWS,
+    *many_partitions.ROWS,
     *latency.ROWS,
     *consumer_throughput.ROWS,
     *start_and_memory.ROWS,
