@@ -72,7 +72,7 @@ def test_the_next_one_is_asked_when_one_is_silent_and_at_once_when_it_failed() -
     story(of)
 
 
-def test_an_error_that_comes_with_the_answer_is_not_logged_as_one_that_nobody_took() -> None:
+def test_an_error_that_comes_with_the_answer_is_not_logged_as_never_retrieved() -> None:
     """The event loop logged "exception was never retrieved" of the attempt that came second."""
 
     async def of() -> None:
