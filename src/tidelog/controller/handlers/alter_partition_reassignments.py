@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -76,10 +76,10 @@ class _Moves:
         self._is_over = False
 
     async def started_within(
-        self, elements: Sequence[Sequence[Asked]], limit_ms: float, without: Sequence[Answered]
+        self, elements: Sequence[Sequence[Asked]], limit_ms: float, without: Sequence[str]
     ) -> Work[messages.AlterPartitionReassignmentsResponse]:
         """Start the moves; respond with the result of each by then, at the latest after
-        ``limit_ms``, and with those ``without`` a move."""
+        ``limit_ms``, and with the topics ``without`` a move."""
         try:
             if limit_ms > 0:
                 async with asyncio.timeout(limit_ms / 1000):
@@ -93,7 +93,10 @@ class _Moves:
         except TimeoutError:
             self._is_over = True
         # A slice that was decided by then may end now, in the background.
-        return _response(elements, list(self._answers), self._begun, without)
+        cluster = self._controller.cluster
+        # Refused one by one as the response is made: 100,000 refusals took a quarter of its memory.
+        refused = ((TopicPartition(name, ALL), _why_none(cluster, name)) for name in without)
+        return _response(elements, list(self._answers), self._begun, refused)
 
     def _decide(
         self, cluster: ClusterState, part: Sequence[Sequence[Asked]]
@@ -123,10 +126,10 @@ def _late(elements: Sequence[Sequence[Asked]], done: int, begun: int) -> Work[li
 
 def _asked(
     cluster: ClusterState, request: messages.AlterPartitionReassignmentsRequest
-) -> Work[tuple[list[Asked], list[Answered]]]:
-    """Return what a request asks for each partition, and the results of topics without a move."""
+) -> Work[tuple[list[Asked], list[str]]]:
+    """Return what a request asks for each partition, and the topics without a move."""
     asked: list[Asked] = []
-    without: list[Answered] = []
+    without: list[str] = []
     moving: dict[str, list[TopicPartition]] = {}
     if request.topics is None or any(x.partitions is None for x in request.topics):
         moving = yield from moves_by_topic(cluster)
@@ -138,7 +141,7 @@ def _asked(
             found = moving.get(topic.name, [])
             asked += [Asked(where, None) for where in found]
             if not found:
-                without.append((TopicPartition(topic.name, ALL), _why_none(cluster, topic.name)))
+                without.append(topic.name)
             continue
         for one in topic.partitions:
             yield None
@@ -172,12 +175,12 @@ def _response(
     elements: Sequence[Sequence[Asked]],
     answers: list[Answered],
     begun: int,
-    without: Sequence[Answered],
+    refused: Iterable[Answered],
 ) -> Work[messages.AlterPartitionReassignmentsResponse]:
     response = messages.AlterPartitionReassignmentsResponse
     late = yield from _late(elements, len(answers), begun)
     topics: dict[str, messages.AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = {}
-    for where, refusal in chain(answers, late, without):
+    for where, refusal in chain(answers, late, refused):
         yield None
         topic = topics.get(where.topic)
         if topic is None:
