@@ -130,6 +130,83 @@ def test_at_most_as_many_are_under_way_as_allowed_and_none_overtakes() -> None:
     asyncio.run(against(reply, work, max_in_flight=2))
 
 
+Arrived = asyncio.Queue[tuple[codec.RequestHeader, asyncio.StreamWriter]]
+
+
+async def respond_to_next(arrived: Arrived) -> None:
+    """Wait until a request has arrived, and respond to it."""
+    header, writer = await arrived.get()
+    send(writer, header, metadata("c"))
+
+
+def test_a_request_of_the_turn_in_which_a_place_is_granted_does_not_overtake() -> None:
+    arrived: Arrived = asyncio.Queue()
+
+    async def work(connection: ClientConnection) -> None:
+        order: list[str] = []
+
+        async def ask(*names: str) -> None:
+            for name in names:
+                await connection.send(messages.MetadataRequest())
+                order.append(name)
+
+        # The task of "first" runs in the turn of its response, before that of "second", which has
+        # been granted the place.
+        asking = asyncio.gather(ask("first", "third"), ask("second"))
+        for _ in range(3):
+            await respond_to_next(arrived)
+        await asking
+        assert order == ["first", "second", "third"]
+
+    asyncio.run(against(lambda *request: arrived.put_nowait(request), work, max_in_flight=1))
+
+
+def test_a_request_that_cannot_be_written_keeps_no_place() -> None:
+    arrived: Arrived = asyncio.Queue()
+
+    async def work(connection: ClientConnection) -> None:
+        first = asyncio.create_task(connection.send(messages.MetadataRequest()))
+        unknown = asyncio.create_task(connection.send(messages.ProduceRequest()))
+        last = asyncio.create_task(connection.send(messages.MetadataRequest()))
+        await respond_to_next(arrived)
+        await first
+        with pytest.raises(VersionUnsupported, match="does not serve Produce"):
+            await unknown
+        await respond_to_next(arrived)
+        await last
+
+    asyncio.run(against(lambda *request: arrived.put_nowait(request), work, max_in_flight=1))
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_a_request_whose_caller_gives_up_keeps_no_place(granted: bool) -> None:
+    arrived: Arrived = asyncio.Queue()
+
+    async def work(connection: ClientConnection) -> None:
+        async def ask_and_cancel() -> None:
+            await connection.send(messages.MetadataRequest())
+            given_up.cancel()
+
+        # In the turn of its response the first caller runs before the one that waits, which has
+        # been granted the place.
+        if granted:
+            first = asyncio.create_task(ask_and_cancel())
+        else:
+            first = asyncio.create_task(connection.send(messages.MetadataRequest()))
+        given_up = asyncio.create_task(connection.send(messages.MetadataRequest()))
+        last = asyncio.create_task(connection.send(messages.MetadataRequest()))
+        arrived.put_nowait(await arrived.get())
+        if not granted:
+            given_up.cancel()
+        for request in (first, last):
+            await respond_to_next(arrived)
+            await request
+        assert given_up.cancelled()
+        assert connection.in_flight == 0
+
+    asyncio.run(against(lambda *request: arrived.put_nowait(request), work, max_in_flight=1))
+
+
 def test_versions_are_the_highest_that_both_know() -> None:
     async def work(connection: ClientConnection) -> None:
         assert connection.version_of(ApiKey.METADATA) == 8

@@ -168,6 +168,8 @@ class ClientConnection:
         self._pending: deque[_Pending] = deque()
         self._limit = max_in_flight
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._granted = 0
+        """Places of waiting requests that are not written yet: no later request takes one."""
         self._unwritten: list[tuple[asyncio.Future[Any], asyncio.TimerHandle]] = []
         """Requests without a response that were written while the peer took no bytes."""
         self._next_id = 0
@@ -239,16 +241,26 @@ class ClientConnection:
         highest common one. ``timeout_ms`` counts from the writing.
         Raises ConnectionLost (RequestTimedOut, InvalidAnswer among them), VersionUnsupported.
         """
-        while self._reason is None and (self._paused or len(self._pending) >= self._limit):
+        taken = len(self._pending) + self._granted
+        # Behind those that wait, even if a place is free: they are given theirs first.
+        if self._reason is None and (self._paused or self._waiting or taken >= self._limit):
             place = self._loop.create_future()
             self._waiting.append(place)
             try:
                 await place
             except asyncio.CancelledError:
                 # The place may have been granted just now: pass it on.
+                self._granted -= place.done() and not place.cancelled()
                 self._give_places()
                 raise
-        return await self.submit(request, version, timeout_ms)
+            self._granted -= 1
+        try:
+            answer = self.submit(request, version, timeout_ms)
+        except Exception:
+            # A request that cannot be written keeps no place.
+            self._give_places()
+            raise
+        return await answer
 
     def submit(
         self,
@@ -348,12 +360,15 @@ class ClientConnection:
         self._give_places()
 
     def _give_places(self) -> None:
-        free = self._limit - len(self._pending)
-        while self._waiting and free > 0 and not self._paused:
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_result(None)
-                free -= 1
+        while self._waiting and not self._paused:
+            if len(self._pending) + self._granted >= self._limit:
+                return
+            self._grant(self._waiting.popleft())
+
+    def _grant(self, place: asyncio.Future[None]) -> None:
+        if not place.done():
+            self._granted += 1
+            place.set_result(None)
 
     def _written(self) -> None:
         """Let requests go on that were written without awaiting a response."""
@@ -378,10 +393,8 @@ class ClientConnection:
                 # Retrieved, so that the loop does not warn when the caller is gone.
                 request.answer.exception()
         self._pending.clear()
-        for place in self._waiting:
-            if not place.done():
-                place.set_result(None)
-        self._waiting.clear()
+        while self._waiting:
+            self._grant(self._waiting.popleft())
         self._closed.set_result(None)
         if self._on_closed is not None:
             self._on_closed(reason)
