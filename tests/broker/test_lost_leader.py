@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +26,14 @@ from tidelog.protocol import messages
 TOLD = messages.UpdateMetadataRequest
 
 
-def know_the_leader(pair: Pair, port: int, leader: int = 1) -> None:
-    """Send the follower both brokers and the leader of t-0."""
+def know_the_leader(pair: Pair, port: int, leader: int = 1, isr: Sequence[int] = (1, 2)) -> None:
+    """Send the follower both brokers, and the leader and the ISR of t-0."""
     ends = {
         node_id: TOLD.UpdateMetadataEndpoint(port=at, host="127.0.0.1", listener="PLAINTEXT")
         for node_id, at in ((1, port), (2, pair.follower.port))
     }
     state = TOLD.UpdateMetadataPartitionState(
-        partition_index=0, leader=leader, leader_epoch=leader, isr=[1, 2], replicas=[1, 2]
+        partition_index=0, leader=leader, leader_epoch=leader, isr=list(isr), replicas=[1, 2]
     )
     update = TOLD(
         controller_id=1,
@@ -108,6 +108,22 @@ def test_an_answer_waits_until_a_lost_leader_is_replaced(tmp_path: Path) -> None
             question = await asked(pair, peer)
             know_the_leader(pair, pair.leader.port, leader=2)
             assert await question == REPLACED
+
+    run(main())
+
+
+def test_an_answer_does_not_wait_for_a_leader_that_no_election_can_replace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One such partition held back what the response says of all the others."""
+    monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", LONG_MS)
+    monkeypatch.setattr(lost_leaders, "LONGEST_MS", LONG_MS)
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            know_the_leader(pair, pair.leader.port, isr=[1])
+            await lose_the_leader(pair)
+            assert await told(peer) == LOST
 
     run(main())
 

@@ -245,6 +245,7 @@ def test_a_page_is_bounded_and_made_in_steps(tmp_path: Path) -> None:
         ((), 1, ("b", 1), [GONE]),
         (("b", "a", "nosuch"), 2000, None, [HERE, HERE, GONE, GONE, GONE]),
         (("nosuch",), 2000, None, []),
+        (("a", "c"), 2000, None, [HERE, HERE]),
     ],
 )
 def test_a_page_waits_for_the_leaders_that_it_names(
@@ -256,7 +257,7 @@ def test_a_page_waits_for_the_leaders_that_it_names(
     expected: list[int],
 ) -> None:
     """A page of one partition went over all of the cluster's, and waited 50 ms for their leaders:
-    as long for each page of a listing."""
+    as long for each page of a listing. No other replica can lead the partitions of c."""
     waited: list[int] = []
 
     async def until_known(*found: Any) -> None:
@@ -264,11 +265,16 @@ def test_a_page_waits_for_the_leaders_that_it_names(
 
     async def main() -> None:
         async with knowing(tmp_path, {"a": 2, "b": 3, "c": 4}) as broker:
-            for name in ("b", "c"):
+            states = {
+                "a": {"isr": (HERE, GONE)},
+                "b": {"leader": GONE, "isr": (HERE, GONE)},
+                "c": {"leader": GONE, "isr": (GONE,)},
+            }
+            for name, state in states.items():
                 topic = broker.broker.metadata.topic(name)
                 assert topic is not None
                 for number, partition in topic.partitions.items():
-                    topic.partitions[number] = replace(partition, leader=GONE)
+                    topic.partitions[number] = replace(partition, **state)
             monkeypatch.setattr(describe_topic_partitions, "until_known", until_known)
             monkeypatch.setattr(type(broker.broker.followers), "has_sources", True)
             request = ASKED(

@@ -684,6 +684,13 @@ MUTANTS = (
         "tests/broker/test_lost_leader.py",
     ),
     Mutant(
+        "a response waits for a leader that no election can replace",
+        "src/tidelog/broker/metadata/cache.py::PartitionInfo.is_replaceable",
+        "        return any(member != self.leader for member in self.isr)\n",
+        "        return True\n",
+        "tests/broker/test_lost_leader.py",
+    ),
+    Mutant(
         "a probe that was sent before a request proves that a leader lived after it",
         "src/tidelog/broker/following/life_probe.py::LifeProbe._send",
         "        wanted, self._wanted = self._wanted, None\n",

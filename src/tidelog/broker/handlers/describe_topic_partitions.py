@@ -70,7 +70,8 @@ async def _when_leaders_are_known(
 
 
 def _leaders(broker: Broker, request: messages.DescribeTopicPartitionsRequest) -> Iterable[int]:
-    """Return the leaders that the page would name: the response waits for no other."""
+    """Return the leaders that the page would name and that can be replaced: the response waits for
+    no other."""
     room = _room(request)
     for name in _names(broker, request):
         topic = broker.metadata.topic(name)
@@ -79,7 +80,8 @@ def _leaders(broker: Broker, request: messages.DescribeTopicPartitionsRequest) -
         if not room:
             return
         shown = _numbers(request, topic)[:room]
-        yield from (topic.partitions[number].leader for number in shown)
+        partitions = (topic.partitions[number] for number in shown)
+        yield from (partition.leader for partition in partitions if partition.is_replaceable)
         room -= len(shown)
 
 

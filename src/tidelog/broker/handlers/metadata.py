@@ -12,8 +12,8 @@
   epoch, so that no client sends them.
 - A broker without metadata delays the response: see ``first_metadata``.
 - A response that would name a leader whose connection to this broker has just broken waits until
-  the controller has replaced it: see ``lost_leaders``. librdkafka may wait a second before its next
-  request if a response names the dead leader again.
+  the controller has replaced it, where it can: see ``lost_leaders``. librdkafka may wait a second
+  before its next request if a response names the dead leader again.
 - Brokers without the client's listener are left out, as in Kafka: as replicas they are offline, a
   leader gets LISTENER_NOT_FOUND (below v6 LEADER_NOT_AVAILABLE).
 - v13: an error at the top, by which a client would appearance for its cluster again: always NONE.
@@ -90,7 +90,7 @@ async def _when_leaders_are_known(
         topics = (
             broker.metadata.topics.values() if everything else _known(broker, request.topics or [])
         )
-        return (leader for topic in topics for leader in topic.leaders)
+        return (leader for topic in topics for leader in topic.replaceable_leaders)
 
     await until_known(broker.metadata, broker.followers, broker.clock, leaders)
     answer = _handle(broker, request, missing, context)

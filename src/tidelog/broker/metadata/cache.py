@@ -51,6 +51,11 @@ class PartitionInfo:
     isr_version: int = -1
     """The version of the partition's state: a newer one has a larger number."""
 
+    @property
+    def is_replaceable(self) -> bool:
+        """Whether the ISR has a member that can lead in the place of the leader."""
+        return any(member != self.leader for member in self.isr)
+
 
 class Lineage(NamedTuple):
     """The blocking parent of a partition and its survivor, each with its leader epoch before the
@@ -79,6 +84,7 @@ class TopicMetadata:
     change: int = 0
     """The number of its last change: a later change of any topic has a larger one."""
     _leaders: frozenset[int] | None = None
+    _replaceable: frozenset[int] | None = None
 
     @property
     def leaders(self) -> frozenset[int]:
@@ -87,10 +93,18 @@ class TopicMetadata:
             self._leaders = frozenset(part.leader for part in self.partitions.values())
         return self._leaders
 
+    @property
+    def replaceable_leaders(self) -> frozenset[int]:
+        """The leaders of partitions that another member of the ISR can lead. As ``leaders``."""
+        if self._replaceable is None:
+            partitions = self.partitions.values()
+            self._replaceable = frozenset(x.leader for x in partitions if x.is_replaceable)
+        return self._replaceable
+
     def changed(self, change: int) -> None:
         """Note that something of it has changed."""
         self.change = change
-        self._leaders = None
+        self._leaders = self._replaceable = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Owns the two waits of one response. Not which leaders count as lost: see ``follo
 | a leader that is followed here | its response to a probe or its loss: ``NOTICED_WITHIN_MS`` |
 | the same, just after the loss of some leader | no wait: clients ask because of that loss |
 | this broker, none, or a leader that is not followed here | no wait |
+| a leader of partitions whose ISR has no other member | no wait: no election can replace it |
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ async def until_known(
 ) -> None:
     """Return when the current ``leaders`` can be named, or a longer wait would not help.
 
-    Calls ``leaders`` once, and again after each change of the metadata.
+    ``leaders``: those of partitions that another replica can lead. It is called once, and again
+    after each change of the metadata.
     """
     began_ms = clock.monotonic_ms()
     named = set(leaders())
