@@ -38,6 +38,8 @@ LONG_MS = 60_000
             "b", [Candidate(3, "b", 0, 60), Candidate(2, "b", 0, 60)], 2, id="alike: the first"
         ),
         pytest.param("b", [Candidate(2, None, 0, 60)], 1, id="a broker without a rack"),
+        pytest.param("b", [Candidate(2, "b/m", 0, 60)], 2, id="a machine of the rack"),
+        pytest.param("b/n", [Candidate(2, "b/m", 0, 60)], 1, id="another machine"),
     ],
 )
 def test_the_closest_replica(rack: str, followers: list[Candidate], chosen: int) -> None:

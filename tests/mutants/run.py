@@ -30,6 +30,7 @@ from tests.mutants import (
     of_late_replicas,
     of_messages,
     of_pipeline,
+    of_placement,
     of_producers,
     of_removal,
     of_storage,
@@ -55,6 +56,7 @@ MUTANTS = (
     *of_autoscaling.MUTANTS,
     *of_unaware_writers.MUTANTS,
     *of_pipeline.MUTANTS,
+    *of_placement.MUTANTS,
     *of_producers.MUTANTS,
     *of_suite.MUTANTS,
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
 from tidelog.model.topics import TopicPartition
 from tidelog.planning.plan import Assigned
+
+RACKS = ("a", "b", "c", "a/m", "a/n", "b/m")
+"""Racks, and machines within them."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class Drawn:
 
 
 @st.composite
-def clusters(draw: st.DrawFn, racks: str = "abc", dead: bool = True) -> Drawn:
+def clusters(draw: st.DrawFn, racks: Sequence[str] = RACKS, dead: bool = True) -> Drawn:
     """Draw a cluster of one to eight live brokers; with ``dead`` some replicas are on others."""
     live = draw(st.sets(st.integers(0, 12), min_size=1, max_size=8))
     known = {b: draw(st.sampled_from([*racks, None]) if racks else st.none()) for b in sorted(live)}

@@ -1,7 +1,7 @@
 """Plans that empty a broker: each of its replicas goes to another broker, leaders first.
 
-Owns the choice of the new brokers: a rack without a replica first, then fewest replicas, then
-fewest bytes. The other replicas stay.
+Owns the choice of the new brokers: a rack without a replica first, then a machine without one, then
+fewest replicas, then fewest bytes. The other replicas stay.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from tidelog.model.topics import TopicPartition
-from tidelog.planning.plan import Assigned, Change, Plan, Racks, loads
+from tidelog.planning.plan import Assigned, Change, Plan, Racks, loads, span
 
 NAMED = 3
 """The most partitions that a refusal names."""
@@ -76,10 +76,10 @@ def empty(
     )
     changes = []
     for each in moving:
-        used = {racks[b] for b in each.replicas if b != leaving and b in racks}
+        others = [broker for broker in each.replicas if broker != leaving]
         chosen = min(
             (broker for broker in left if broker not in each.replicas),
-            key=lambda b: (racks[b] in used, counts[b], sizes[b], b),
+            key=lambda b: (-span([*others, b], racks), counts[b], sizes[b], b),
         )
         counts[chosen] += 1
         sizes[chosen] += each.size

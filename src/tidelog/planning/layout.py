@@ -7,7 +7,7 @@ do:
 
 | part | what it sums up |
 |---|---|
-| racks | by how many racks partitions span fewer than they could |
+| racks | by how many racks, then machines, partitions span fewer than they could |
 | replicas | the squares of the replicas of each broker |
 | leaders | the squares of the preferred leaders of each broker |
 | bytes | the squares of the bytes of each broker above or below the mean by more than 10 % |
@@ -52,7 +52,7 @@ class ReplicaLayout:
         self.led: dict[tuple[int, int], set[Sized]] = defaultdict(set)
         """By (leader, other replica): partitions that may change to be led by the other one."""
         self.narrow: set[TopicPartition] = set()
-        """Partitions that span fewer racks than they could."""
+        """Partitions that span fewer racks or machines than they could."""
         self._versions = dict.fromkeys(self.brokers, 0)
         self._stuck: dict[tuple[int, int], int] = {}
         self._shortfall = self._total = 0
@@ -90,12 +90,18 @@ class ReplicaLayout:
         return tuple(new if broker == old else broker for broker in self.replicas[where])
 
     def may_replace(self, where: TopicPartition, old: int, new: int) -> bool:
-        """Return whether ``new`` may have the replica of ``old``: no rack is lost by that."""
-        now = self.replicas[where]
-        if new in now:
+        """Return whether ``new`` may have the replica of ``old``: no rack or machine is lost."""
+        if new in self.replicas[where]:
             return False
-        after = self.replaced(where, old, new)
-        return span(after, self.racks) >= span(now, self.racks)
+        return self.span_after(where, old, new) >= self.span(where)
+
+    def span(self, where: TopicPartition) -> int:
+        """Return the span of a partition's replicas."""
+        return span(self.replicas[where], self.racks)
+
+    def span_after(self, where: TopicPartition, old: int, new: int) -> int:
+        """Return its span with one broker in the place of another."""
+        return span(self.replaced(where, old, new), self.racks)
 
     def imbalance(self) -> Imbalance:
         """Return the measure of the whole layout. O(brokers)."""

@@ -3,13 +3,15 @@
 Owns the placement. Whether a topic may be created: see ``controller.decisions.creation``. Brokers
 take turns as first replica; the distance to the second one grows by one with each turn, so that the
 load of a dead broker spreads over all others; a rack without a replica comes before a rack that has
-one.
+one, and within the racks a machine without a replica before one that has one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
+
+from tidelog.model.racks import Machine, machine_of, rack_of
 
 
 def place_on(
@@ -67,11 +69,17 @@ def place(
 
 
 def _turn(racks: Mapping[int, str | None]) -> list[int]:
-    """Return the brokers in an order in which neighbours are in different racks, if possible."""
-    by_rack: dict[str | None, list[int]] = {}
-    for broker in sorted(racks):
-        by_rack.setdefault(racks[broker], []).append(broker)
-    columns = [by_rack[rack] for rack in sorted(by_rack, key=lambda rack: rack or "")]
+    """Return the brokers in an order in which neighbours are in different racks, if possible, and
+    those of one rack on different machines."""
+    by_rack: dict[str | None, dict[Machine, list[int]]] = {}
+    for broker, text in sorted(racks.items()):
+        machines = by_rack.setdefault(rack_of(text), {})
+        machines.setdefault(machine_of(broker, text), []).append(broker)
+    ordered = (by_rack[rack] for rack in sorted(by_rack, key=lambda rack: rack or ""))
+    return _in_turn([_in_turn([*machines.values()]) for machines in ordered])
+
+
+def _in_turn(columns: Sequence[Sequence[int]]) -> list[int]:
     return [broker for row in zip_longest(*columns) for broker in row if broker is not None]
 
 
@@ -79,10 +87,14 @@ def _spread(
     first: int, others: Sequence[int], racks: Mapping[int, str | None], wanted: int
 ) -> list[int]:
     chosen = [first]
-    used = {racks[first]}
-    for broker in others:
-        if len(chosen) < wanted and racks[broker] not in used:
-            chosen.append(broker)
-            used.add(racks[broker])
-    chosen.extend([x for x in others if x not in chosen][: wanted - len(chosen)])
+    used_racks, used_machines = {rack_of(racks[first])}, {machine_of(first, racks[first])}
+    # A rack without a replica, then a machine without one, then any other broker.
+    for kinds in (2, 1, 0):
+        for broker in others:
+            rack, machine = rack_of(racks[broker]), machine_of(broker, racks[broker])
+            unused = (machine not in used_machines) + (rack not in used_racks)
+            if len(chosen) < wanted and unused >= kinds and broker not in chosen:
+                chosen.append(broker)
+                used_racks.add(rack)
+                used_machines.add(machine)
     return chosen

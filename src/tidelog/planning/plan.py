@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidelog.model.racks import Machine, machine_of, rack_of
 from tidelog.model.topics import TopicPartition
 
 Racks = Mapping[int, str | None]
-"""Brokers with their racks. Brokers without a rack count as one rack."""
+"""Brokers with their ``broker.rack``. Brokers without a rack count as one rack."""
+
+ONE_RACK = 1 << 16
+"""What one more rack counts for in a span: more than any number of machines of one partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +105,26 @@ def loads(partitions: Iterable[Assigned], brokers: Collection[int]) -> dict[int,
 
 
 def span(replicas: Iterable[int], racks: Racks) -> int:
-    """Return in how many racks the replicas are; those on unknown brokers do not count."""
-    return len({racks[broker] for broker in replicas if broker in racks})
+    """Return how far apart the replicas are: the racks, times ``ONE_RACK``, and the machines.
+
+    Those on unknown brokers do not count.
+    """
+    known = [broker for broker in replicas if broker in racks]
+    return len(_racks(known, racks)) * ONE_RACK + len(_machines(known, racks))
 
 
 def widest(replicas: Sequence[int], brokers: Collection[int], racks: Racks) -> int:
-    """Return in how many racks these replicas could be if each may move to these brokers."""
+    """Return the span that these replicas could have if each may move to these brokers."""
     known = [broker for broker in replicas if broker in racks]
-    within_reach = {racks[broker] for broker in known} | {racks[broker] for broker in brokers}
-    return min(len(known), len(within_reach))
+    within_reach = {*known, *brokers}
+    most_racks = min(len(known), len(_racks(within_reach, racks)))
+    # One replica in each of so many racks leaves all machines to the others.
+    return most_racks * ONE_RACK + min(len(known), len(_machines(within_reach, racks)))
+
+
+def _racks(brokers: Iterable[int], racks: Racks) -> set[str | None]:
+    return {rack_of(racks[broker]) for broker in brokers}
+
+
+def _machines(brokers: Iterable[int], racks: Racks) -> set[Machine]:
+    return {machine_of(broker, racks[broker]) for broker in brokers}

@@ -5,7 +5,7 @@ parts of the imbalance (see ``layout``), and an improvement never worsens a part
 
 | step | what it changes | what it copies |
 |---|---|---|
-| racks | a replica whose rack has another one goes to a rack without one | one replica |
+| racks | a replica goes to a rack without one, then to a machine without one | one replica |
 | replicas | a replica goes to a broker with at least two fewer | one replica |
 | leaders | replicas change places, along a chain of partitions if need be | nothing |
 | bytes | a large replica and a smaller one change brokers, or one moves | one or two replicas |
@@ -42,7 +42,8 @@ def rebalance(
     """Return the plan that evens out ``brokers``; an empty one if they are even.
 
     ``racks`` has every live broker. Those that are not in ``brokers`` get nothing, and keep what
-    they have unless its rack has another replica. Partitions in ``fixed`` keep their replicas.
+    they have unless its rack or machine has another replica. Partitions in ``fixed`` keep their
+    replicas.
     """
     if not brokers:
         return Plan()
@@ -82,20 +83,23 @@ def _take_back(layout: ReplicaLayout, before: dict[TopicPartition, tuple[int, ..
 
 
 def _widen(layout: ReplicaLayout) -> bool:
-    """Move one replica into a rack that has none of its partition, if one needs it."""
+    """Move one replica into a rack that has none of its partition, if one needs it; if none does,
+    to a machine that has none."""
     for where in sorted(layout.narrow):
         now = layout.replicas[where]
-        used = [layout.racks[broker] for broker in now if broker in layout.racks]
-        targets = [broker for broker in layout.brokers if layout.racks[broker] not in used]
         # A follower first: then the leader stays.
-        sources = [
-            broker
-            for broker in (*now[:0:-1], now[0])
-            if broker in layout.racks and used.count(layout.racks[broker]) > 1
-        ]
-        if targets and sources:
-            chosen = min(targets, key=lambda b: (layout.counts[b], layout.bytes[b], b))
-            layout.change(where, layout.replaced(where, sources[0], chosen))
+        sources = [broker for broker in (*now[:0:-1], now[0]) if broker in layout.racks]
+        moves = (
+            (-layout.span_after(where, source, target), place, layout.counts[target], target)
+            for place, source in enumerate(sources)
+            for target in layout.brokers
+            if target not in now
+        )
+        best = min(
+            moves, default=None, key=lambda move: (*move[:3], layout.bytes[move[3]], move[3])
+        )
+        if best is not None and -best[0] > layout.span(where):
+            layout.change(where, layout.replaced(where, sources[best[1]], best[3]))
             return True
     return False
 

@@ -67,3 +67,11 @@ def test_the_replicas_of_a_broker_spread_evenly_over_the_others() -> None:
     partitions = [Assigned(TopicPartition("t", at), (1,), 0) for at in range(6)]
     plan = empty(partitions, 1, [1, 2, 3, 4], dict.fromkeys((1, 2, 3, 4)))
     assert sorted(change.after for change in plan.changes) == [(x,) for x in (2, 2, 3, 3, 4, 4)]
+
+
+def test_a_worker_that_leaves_gives_its_replicas_to_its_machine_or_one_without_them() -> None:
+    racks = {1: "m", 2: "m", 3: "n", 4: "n", 5: "o"}
+    partitions = [Assigned(TopicPartition("t", index), (1, 3)) for index in range(4)]
+    for in_rack in (racks, {broker: f"a/{machine}" for broker, machine in racks.items()}):
+        plan = empty(partitions, 1, racks, in_rack)
+        assert {change.after[0] for change in plan.changes} == {2, 5}

@@ -169,3 +169,20 @@ def test_the_cost_of_a_plan() -> None:
     plan = Plan((Change(where, (1, 2), (3, 2), 7), Change(where, (1, 2), (2, 1), 9)))
     assert (plan.copied_replicas, plan.copied_bytes, plan.moved_leaders) == (1, 7, 2)
     assert (plan.changes[0].adding, plan.changes[0].removing) == ((3,), (1,))
+
+
+def test_a_replica_leaves_a_machine_that_has_another_before_counts_are_evened() -> None:
+    # Machine m has the brokers 1 and 2, n has 3 and 4: t-0 is on one machine alone.
+    racks = {1: "m", 2: "m", 3: "n", 4: "n"}
+    for in_rack in (racks, {broker: f"a/{machine}" for broker, machine in racks.items()}):
+        plan = rebalance(placed("12", "34", "13", "24"), racks, in_rack)
+        after = plan.applied(placed("12", "34", "13", "24"))
+        assert all({racks[b] for b in each.replicas} == {"m", "n"} for each in after)
+        assert plan.copied_replicas == 2
+
+
+def test_a_rack_comes_before_a_machine() -> None:
+    # Rack a has the machines of 1 and 2, rack b that of 3 and 4.
+    racks = {1: "a/m", 2: "a/n", 3: "b/m", 4: "b/m"}
+    plan = rebalance(placed("12"), racks, racks)
+    assert [change.after for change in plan.changes] == [(1, 3)]

@@ -60,7 +60,10 @@ class NodeRows:
         OneOf(("broker", "controller")),
     )
     broker_rack: str | None = row(
-        STRING, None, "The rack of this broker, for the placement of replicas."
+        STRING,
+        None,
+        "The rack of this broker, or RACK/MACHINE, for the placement of replicas: in different "
+        "racks first, then on different machines. --workers names the machine.",
     )
     metadata_store: str = made(
         STRING,
