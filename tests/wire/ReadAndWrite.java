@@ -14,7 +14,7 @@ public class ReadAndWrite {
             String[] words = line.split(" ", -1);
             short version = Short.parseShort(words[1]);
             byte[] bytes = HexFormat.of().parseHex(words[2]);
-            Message message = (Message) Class.forName("org.apache.kafka.common.message." + words[0])
+            Message message = (Message) Class.forName(words[0])
                 .getConstructor().newInstance();
             ByteBufferAccessor source = new ByteBufferAccessor(ByteBuffer.wrap(bytes));
             message.read(source, version);

@@ -1,4 +1,4 @@
-"""Our bytes held against kio, kafka-python and the classes of kafka-clients 3.9.
+"""Our bytes held against kio, kafka-python and the classes of Kafka 3.9 and 4.3.
 
 Each reads what we wrote and writes it again: the bytes must be the same. The names of the fields
 are compared too where the library shows them, for two neighbours of one type could be swapped
@@ -21,9 +21,13 @@ from typing import Any
 import pytest
 
 from tests.support import java
+from tests.support.drawn_seed import drawn_seed
+from tests.support.drawn_transactions import drawn_transaction
 from tests.wire import reference_codec
 from tidelog.protocol import schema
 from tidelog.protocol.schema import Api, Message
+from tidelog.records.control_records import EndMarker, encode_marker
+from tidelog.transactions.records import TransactionRecord, encode, encode_value
 
 ROUNDS = 6
 CASES = reference_codec.everything()
@@ -113,42 +117,81 @@ def test_kafka_python_reads_and_writes_the_same_bytes() -> None:
 
 
 JAVA_VERSIONS = {
-    "LeaderAndIsr": range(3),
-    "StopReplica": range(4),
-    "UpdateMetadata": range(8),
-    "AlterIsr": range(1),
-    "Envelope": range(1),
-    "BrokerRegistration": range(1),
-    "BrokerHeartbeat": range(1),
-    "AllocateProducerIds": range(1),
+    "clients-3.9": {
+        "LeaderAndIsr": range(3),
+        "StopReplica": range(4),
+        "UpdateMetadata": range(8),
+        "AlterIsr": range(1),
+        "Envelope": range(1),
+        "BrokerRegistration": range(1),
+        "BrokerHeartbeat": range(1),
+        "AllocateProducerIds": range(1),
+    },
+    "kafka": {
+        "InitProducerId": range(6),
+        "AddPartitionsToTxn": range(5),
+        "AddOffsetsToTxn": range(5),
+        "EndTxn": range(5),
+        "WriteTxnMarkers": range(1, 2),
+        "TxnOffsetCommit": range(5),
+        "DescribeProducers": range(1),
+        "DescribeTransactions": range(1),
+        "ListTransactions": range(3),
+    },
 }
+"""Versions of APIs by the set of jars whose classes read and write them."""
 
 
-@pytest.mark.java
-def test_kafka_clients_reads_and_writes_the_same_bytes() -> None:
+def java_writes(set_name: str, lines: list[str]) -> list[str]:
+    """Return what Kafka's classes write after reading each "CLASS VERSION HEX"."""
     why = java.missing()
     if why:
         pytest.skip(why)
-    lines, expected = [], []
-    for api, message, version in CASES:
-        if version not in JAVA_VERSIONS.get(api.name, ()):
-            continue
-        name = message.name.replace("AlterIsr", "AlterPartition") + "Data"
-        for _, data in samples(api, message, version):
-            lines.append(f"{name} {version} {data.hex()}")
-            expected.append(data.hex())
     source = Path(__file__).with_name("ReadAndWrite.java")
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "messages"
         given.write_text("\n".join(lines) + "\n")
         done = subprocess.run(
-            ["java", *java.TOOL_FLAGS, "-cp", java.class_path("clients-3.9"), source, given],
+            ["java", *java.TOOL_FLAGS, "-cp", java.class_path(set_name), source, given],
             capture_output=True,
             text=True,
             timeout=120,
         )
     assert done.returncode == 0, done.stderr
-    found = done.stdout.split()
+    return done.stdout.split()
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("set_name", JAVA_VERSIONS)
+def test_kafkas_classes_read_and_write_the_same_bytes(set_name: str) -> None:
+    lines, expected = [], []
+    for api, message, version in CASES:
+        if version not in JAVA_VERSIONS[set_name].get(api.name, ()):
+            continue
+        name = message.name.replace("AlterIsr", "AlterPartition") + "Data"
+        for _, data in samples(api, message, version):
+            lines.append(f"org.apache.kafka.common.message.{name} {version} {data.hex()}")
+            expected.append(data.hex())
+    found = java_writes(set_name, lines)
     assert len(found) == len(expected) > 100
     for line, theirs, ours in zip(lines, found, expected, strict=True):
         assert theirs == ours, line
+
+
+@pytest.mark.java
+def test_kafkas_classes_read_and_write_the_records_of_transactions() -> None:
+    """Keys and values of ``__transaction_state`` and the values of markers, without the version
+    that stands before each."""
+    rng = random.Random(drawn_seed())
+    log = "org.apache.kafka.coordinator.transaction.generated.TransactionLog"
+    lines = []
+    for number in range(200):
+        value = drawn_transaction(rng)
+        key, _ = encode(TransactionRecord(f"id-{number}", value))
+        lines.append(f"{log}Key 0 {key[2:].hex()}")
+        lines.append(f"{log}Value 1 {encode_value(value, 1)[2:].hex()}")
+        lines.append(f"{log}Value 0 {encode_value(value, 0)[2:].hex()}")
+        marker = encode_marker(EndMarker(bool(number % 2), rng.randrange(2**31)))
+        lines.append(f"org.apache.kafka.common.message.EndTxnMarker 0 {marker[2:].hex()}")
+    for line, theirs in zip(lines, java_writes("kafka", lines), strict=True):
+        assert theirs == line.split()[2], line

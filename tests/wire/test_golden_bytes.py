@@ -1,4 +1,5 @@
-"""Our own parts of the wire, byte for byte as docs/design/wire.md has them, and KIP-455's messages.
+"""Our own parts of the wire, byte for byte as docs/design/wire.md has them, and the messages of
+reassignments and transactions.
 
 Both codecs and the classes come from the schema files, so that none of them notices a wrong schema;
 these bytes were written out by hand. What is ours and has no bytes here fails.
@@ -14,6 +15,7 @@ import pytest
 from tests.wire.golden_bytes import COMMANDS, PRIVATE, Golden, unhex
 from tests.wire.golden_reassignments import REASSIGNMENTS
 from tests.wire.golden_tags import CLIENTS, PROCESSES
+from tests.wire.golden_transactions import TRANSACTIONS
 from tidelog.broker import handlers
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -24,7 +26,7 @@ from tidelog.protocol.schema import Api, Field, Message
 from tidelog.protocol.secret_exchange import MECHANISM, client_code, server_code
 from tidelog.protocol.structs import default_of
 
-GOLDEN = (*PRIVATE, *COMMANDS, *PROCESSES, *CLIENTS, *REASSIGNMENTS)
+GOLDEN = (*PRIVATE, *COMMANDS, *PROCESSES, *CLIENTS, *REASSIGNMENTS, *TRANSACTIONS)
 OURS_FROM = {ApiKey.LEADER_AND_ISR: 3, ApiKey.STOP_REPLICA: 4, ApiKey.UPDATE_METADATA: 8}
 """From which version on a published request is the documents' (docs/decisions/0002)."""
 
@@ -100,6 +102,30 @@ def what_is_written(message: Message, version: int, value: Any, struct: str = ""
         if field.type in message.structs and found is not None:
             for each in found if field.array else [found]:
                 yield from what_is_written(message, version, each, field.type)
+
+
+def test_every_field_of_transactions_has_bytes() -> None:
+    keys = {golden.api_key for golden in TRANSACTIONS}
+    assert keys == {22, *range(24, 29), 65, 66}
+    written = {
+        (name, struct, field)
+        for golden in TRANSACTIONS
+        for name, _, struct, field in what_is_written(
+            codec.api_of(golden.api_key).request
+            if is_request(golden)
+            else codec.api_of(golden.api_key).response,
+            golden.version,
+            golden.message,
+        )
+    }
+    missing = {
+        (message.name, struct, field.name)
+        for key in keys
+        for message in (codec.api_of(key).request, codec.api_of(key).response)
+        for version in codec.api_of(key).all_versions()
+        for struct, field in fields_of(message, version)
+    } - written
+    assert missing == set()
 
 
 def test_everything_of_ours_has_bytes() -> None:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
 from tidelog.controller.decisions.removal import UNKNOWN, Held, retired_from_the_top
 from tidelog.groups.consumer_protocol import assigned_partitions, entries_in, subscribed_topics
-from tidelog.groups.primitives import Malformed
 from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
+from tidelog.protocol.record_fields import Malformed
 from tidelog.records.control_records import ChangeKind
 
 EARLIEST, LATEST = -2, -1

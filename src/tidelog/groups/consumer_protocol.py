@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Container, Iterable, Iterator
 
-from tidelog.groups.primitives import Malformed
+from tidelog.protocol.record_fields import Malformed
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type of groups whose metadata this module can read."""

@@ -29,12 +29,12 @@ from tidelog.groups.consumer_protocol import assigned_partitions
 from tidelog.groups.decision import DecisionBuilder
 from tidelog.groups.events import PositionsResult, ReportPositions
 from tidelog.groups.group import Group, GroupState, Member
-from tidelog.groups.primitives import Malformed
 from tidelog.groups.rebalancing import prepare_rebalance
 from tidelog.groups.records import NO_TOPIC_ID
 from tidelog.groups.reported_positions import UNKNOWN, GenerationPositions, ReportedTopic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.protocol.record_fields import Malformed
 
 SILENT_MS = 5_000
 """After this time a member that a load has brought, and that has not asked, may be a stock one."""

@@ -15,8 +15,8 @@ from tidelog.groups import first_sights, limits
 from tidelog.groups.consumer_protocol import assigned_partitions
 from tidelog.groups.group import Group, Member, session_of
 from tidelog.groups.positions import present_id
-from tidelog.groups.primitives import Malformed
 from tidelog.model.work import Work
+from tidelog.protocol.record_fields import Malformed
 
 MOST_CHARACTERS = 255
 """How much of a client id, which may have 32 kB, is shown."""

@@ -26,7 +26,7 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.groups.primitives import FieldReader, FieldWriter, Malformed
+from tidelog.protocol.record_fields import FieldReader, FieldWriter, Malformed
 
 OFFSET_KEY_VERSIONS = (0, 1)
 GROUP_KEY_VERSION = 2

@@ -86,7 +86,7 @@ def skip_tags(data: memoryview, position: int, count: int, end: int) -> int:
     return position
 
 
-def write_tags(tags: list[tuple[int, bytearray]]) -> bytes:
+def write_tags(tags: Sequence[tuple[int, bytes | bytearray]]) -> bytes:
     """Return a tag buffer with these (tag, content) pairs, which are in rising order of tag."""
     out = bytearray(uvarint(len(tags)))
     for tag, content in tags:

@@ -102,6 +102,19 @@ def test_the_scope_of_every_api(role: str) -> None:
     assert {entry.api_key for entry in router.api_versions(trusted=True)} == set(found)
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_transactions_are_known_and_not_offered(trusted: bool) -> None:
+    """Clients would send them at once: they are offered together with level 1.6."""
+    router = Router([api_versions.HANDLER, *handlers.HANDLERS])
+    shown = {x.api_key: (x.min_version, x.max_version) for x in router.api_versions(trusted)}
+    unserved = {*range(24, 29), ApiKey.DESCRIBE_TRANSACTIONS}
+    assert unserved.isdisjoint(shown)
+    assert shown[ApiKey.INIT_PRODUCER_ID] == (0, 4)
+    assert shown[ApiKey.LIST_TRANSACTIONS] == (0, 1)
+    for key in unserved:
+        assert all(router.route(key, version, trusted) is None for version in range(6))
+
+
 def test_brokers_forward_what_the_controller_serves_in_the_same_versions() -> None:
     brokers = Router([api_versions.HANDLER, *handlers.HANDLERS])
     controllers = Router([api_versions.HANDLER, *HANDLERS])

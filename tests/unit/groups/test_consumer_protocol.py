@@ -18,7 +18,7 @@ from tidelog.groups.consumer_protocol import (
     partition_counts,
     subscribed_topics,
 )
-from tidelog.groups.primitives import Malformed
+from tidelog.protocol.record_fields import Malformed
 
 
 def test_the_count_is_the_greatest_index_of_all_members_and_one() -> None:

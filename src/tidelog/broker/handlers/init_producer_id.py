@@ -6,6 +6,7 @@
   INVALID_REQUEST if the request has only one of the two.
 - With a transactional id: CLUSTER_AUTHORIZATION_FAILED until there are transactions, as from
   FindCoordinator, which clients send first; no client retries it.
+- v5 differs in errors of transactions only (KIP-890) and is not served until there are any.
 - COORDINATOR_LOAD_IN_PROGRESS (retriable) while no controller allocates ids.
 """
 
@@ -54,4 +55,4 @@ async def handle(
         return response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1)
 
 
-HANDLER = Handler(ApiKey.INIT_PRODUCER_ID, Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.INIT_PRODUCER_ID, Scope.CLIENT, handle, versions=range(5))

@@ -1,6 +1,7 @@
 """ListTransactions v0-1: no transactions, because this version has none (KIP-664).
 
 - Filters by states that do not exist are returned, as in Kafka.
+- v2 has a filter by a pattern of ids and is not served until there are transactions.
 """
 
 from __future__ import annotations
@@ -26,4 +27,4 @@ def handle(_: object, request: messages.ListTransactionsRequest, _context: Reque
     return messages.ListTransactionsResponse(unknown_state_filters=unknown)
 
 
-HANDLER = Handler(ApiKey.LIST_TRANSACTIONS, Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.LIST_TRANSACTIONS, Scope.CLIENT, handle, versions=range(2))

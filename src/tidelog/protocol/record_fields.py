@@ -1,8 +1,9 @@
-"""Primitive types of records in ``__consumer_offsets``: big-endian, without compact forms.
+"""Primitive types of the coordinators' records (``__consumer_offsets``, ``__transaction_state``).
 
-Owns bytes <-> numbers, strings and byte strings. Not the records: see `records`; not the codec of
-messages: see `protocol`. A coordinator's record is not a message, and its hand-written codec stays
-readable.
+Owns bytes <-> numbers, strings, byte strings and tagged fields, big-endian; compact forms are those
+of flexible versions (KIP-482). Not the records: see `groups.records` and `transactions.records`;
+not the codec of messages: see `compiler`. A coordinator's record is not a message, and its
+hand-written codec stays readable.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import struct
 from uuid import UUID
 
+from tidelog.protocol.primitives import MAX_TAGS, DecodeError, read_uvarint, uvarint, write_tags
+
+_INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
@@ -32,6 +36,10 @@ class FieldReader:
     def remaining(self) -> int:
         """Bytes that have not been read."""
         return len(self._buffer) - self._at
+
+    def int8(self) -> int:
+        """Return a signed number of one byte."""
+        return int(_INT8.unpack(self._take(1))[0])
 
     def int16(self) -> int:
         """Return a signed number of two bytes."""
@@ -71,6 +79,44 @@ class FieldReader:
         length = self.int32()
         return b"" if length == -1 else bytes(self._take(length))
 
+    def uvarint(self) -> int:
+        """Return an unsigned varint of at most 32 bits."""
+        first = int(self._take(1)[0])
+        if first < 0x80:
+            return first
+        try:
+            value, self._at = read_uvarint(memoryview(self._buffer), self._at, first)
+        except (DecodeError, IndexError) as error:
+            raise Malformed("a varint is too long or cut") from error
+        return value
+
+    def count(self, *, compact: bool) -> int | None:
+        """Return how many elements an array has, None for null; each takes a byte or more."""
+        count = self.uvarint() - 1 if compact else self.int32()
+        if count == -1:
+            return None
+        if not 0 <= count <= self.remaining:
+            raise Malformed(f"{count} elements in {self.remaining} bytes")
+        return count
+
+    def compact_string(self) -> str:
+        """Return a string that may not be null, with a varint in front."""
+        try:
+            return bytes(self._take(self.uvarint() - 1)).decode()
+        except UnicodeDecodeError as error:
+            raise Malformed("a string is not UTF-8") from error
+
+    def tags(self) -> dict[int, FieldReader]:
+        """Return readers of the tagged fields of a struct, by tag."""
+        count = self.uvarint()
+        if count > MAX_TAGS:
+            raise Malformed(f"{count} tagged fields")
+        found = {}
+        for _ in range(count):
+            tag = self.uvarint()
+            found[tag] = FieldReader(self._take(self.uvarint()))
+        return found
+
     def _take(self, length: int) -> bytes | memoryview:
         if length < 0 or length > self.remaining:
             raise Malformed(f"{length} bytes are announced and {self.remaining} are there")
@@ -85,6 +131,11 @@ class FieldWriter:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
+
+    def int8(self, value: int) -> FieldWriter:
+        """Add a signed number of one byte."""
+        self._parts.append(_INT8.pack(value))
+        return self
 
     def int16(self, value: int) -> FieldWriter:
         """Add a signed number of two bytes."""
@@ -119,6 +170,25 @@ class FieldWriter:
         """Add a byte string with an int32 length."""
         self.int32(len(value))
         self._parts.append(value)
+        return self
+
+    def count(self, count: int | None, *, compact: bool) -> FieldWriter:
+        """Add how many elements an array has; None is null."""
+        number = -1 if count is None else count
+        if not compact:
+            return self.int32(number)
+        self._parts.append(uvarint(number + 1))
+        return self
+
+    def compact_string(self, value: str) -> FieldWriter:
+        """Add a string with a varint in front."""
+        encoded = value.encode()
+        self._parts += (uvarint(len(encoded) + 1), encoded)
+        return self
+
+    def tags(self, fields: dict[int, FieldWriter]) -> FieldWriter:
+        """Add tagged fields, by tag."""
+        self._parts.append(write_tags([(tag, fields[tag].done()) for tag in sorted(fields)]))
         return self
 
     def done(self) -> bytes:
