@@ -25,8 +25,8 @@ MUTANTS = (
     Mutant(
         "a topic with an unknown rate shrinks",
         "src/tidelog/controller/decisions/autoscaling.py::decide",
-        "    is_low = is_complete and sum(known) < low\n",
-        "    is_complete = True\n    is_low = sum(known) < low\n",
+        "    is_low = is_complete and sum(known_rates) < low\n",
+        "    is_complete = True\n    is_low = sum(known_rates) < low\n",
         f"{OF_RULE} {OF_TOPICS}",
     ),
     Mutant(

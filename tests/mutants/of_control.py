@@ -179,7 +179,7 @@ MUTANTS = (
     Mutant(
         "a proposal of a former ISR version is taken",
         "src/tidelog/controller/decisions/isr.py::_why_not",
-        "    if proposal.isr_version != cluster.isr_version(where):\n",
+        "    if proposal.isr_version != cluster.isr_version(tp):\n",
         "    if False:\n",
         "tests/unit/controller/test_isr.py",
     ),
@@ -230,15 +230,15 @@ MUTANTS = (
         "a removed replica is stopped while the high watermark waits for it",
         "src/tidelog/controller/decisions/stops.py::_may_stop",
         "    return state is not None and broker not in state.isr and "
-        "broker not in cluster.hosts(where)\n",
-        "    return state is not None and broker not in cluster.hosts(where)\n",
+        "broker not in cluster.hosts(tp)\n",
+        "    return state is not None and broker not in cluster.hosts(tp)\n",
         "tests/unit/controller/test_partition_scenarios.py",
     ),
     Mutant(
         "a target has no place in a FULL",
         "src/tidelog/controller/decisions/cluster.py::ClusterState._hosted_otherwise",
-        "        found = {where for where, targets in self.moves.items() if broker in targets}\n",
-        "        found: set[TopicPartition] = set()\n",
+        "        hosted = {tp for tp, targets in self.moves.items() if broker in targets}\n",
+        "        hosted: set[TopicPartition] = set()\n",
         "tests/unit/controller/test_moves.py tests/wire/test_controller_moves.py",
     ),
     Mutant(
@@ -377,7 +377,7 @@ MUTANTS = (
     Mutant(
         "a closed broker is refused what it hosts already",
         "src/tidelog/controller/decisions/reassignments.py::_why_not",
-        "        new = closed.intersection(one.targets).difference(cluster.hosts(where))\n",
+        "        new = closed.intersection(one.targets).difference(cluster.hosts(tp))\n",
         "        new = closed.intersection(one.targets)\n",
         "tests/unit/controller/test_cordons.py",
     ),
@@ -434,7 +434,7 @@ MUTANTS = (
     Mutant(
         "a resize: brokers are sent nothing that they could respond to when a shrink begins",
         "src/tidelog/controller/pending.py::_add_beginning",
-        "        found.brokers |= is_new and write.record.resize is not None\n",
+        "        changes.brokers |= is_new and write.record.resize is not None\n",
         "        pass\n",
         BEGINNINGS,
     ),
@@ -462,15 +462,15 @@ MUTANTS = (
     Mutant(
         "a resize: it waits for its time-out although a fence cannot come",
         "src/tidelog/controller/decisions/resizing.py::_unless_stuck",
-        "    if found is None or not found.ends_resize:\n        return decision\n",
+        "    if obstacle is None or not obstacle.ends_resize:\n        return decision\n",
         "    if True:\n        return decision\n",
         ADVICE,
     ),
     Mutant(
         "a resize: it is undone for what passes by itself",
         "src/tidelog/controller/decisions/resizing.py::_unless_stuck",
-        "    if found is None or not found.ends_resize:\n        return decision\n",
-        "    if found is None:\n        return decision\n",
+        "    if obstacle is None or not obstacle.ends_resize:\n        return decision\n",
+        "    if obstacle is None:\n        return decision\n",
         ADVICE,
     ),
     Mutant(
@@ -518,7 +518,7 @@ MUTANTS = (
     Mutant(
         "a resize: unborn children are sent to brokers",
         "src/tidelog/controller/requests.py::_by_side",
-        "        if sides.is_born(where.partition):\n",
+        "        if sides.is_born(tp.partition):\n",
         "        if True:\n",
         RESIZES,
     ),
@@ -532,7 +532,7 @@ MUTANTS = (
     Mutant(
         "a resize: leaders are rebalanced during it",
         "src/tidelog/controller/decisions/rebalance.py::_can_lead",
-        "        and where.topic not in cluster.resizing\n",
+        "        and tp.topic not in cluster.resizing\n",
         "",
         RESIZES,
     ),
@@ -658,8 +658,8 @@ MUTANTS = (
     Mutant(
         "K4: a store that is lost twice gives leader epochs that brokers have seen",
         "src/tidelog/controller/decisions/restoration.py::_restored_state",
-        "max(highest, least_epoch, -1 if known",
-        "max(highest, -1 if known",
+        "max(highest, least_epoch, -1 if stored",
+        "max(highest, -1 if stored",
         "tests/unit/controller/test_restoration.py",
     ),
     Mutant(

@@ -17,7 +17,7 @@ MUTANTS = (
     Mutant(
         "a position that is reported again counts as progress",
         "src/tidelog/groups/positions.py::_take",
-        "        if topic.offsets.get(at.partition) != offset:\n",
+        "        if topic.offsets.get(tp.partition) != offset:\n",
         "        if True:\n",
         "tests/unit/groups/test_progress.py",
     ),
@@ -94,15 +94,15 @@ MUTANTS = (
     Mutant(
         "the controller counts children that are not published as partitions",
         "src/tidelog/controller/handlers/describe_topic_partitions.py::handle",
-        "if at >= first and shown.shows(at))",
-        "if at >= first)",
+        "if index >= first and shown.shows(index))",
+        "if index >= first)",
         FETCHES,
     ),
     Mutant(
         "the highest report of a position counts, not the last",
         "src/tidelog/groups/positions.py::_take",
-        "        topic.offsets[at.partition] = offset\n",
-        "        topic.offsets[at.partition] = max(offset, topic.offsets.get(at.partition, 0))\n",
+        "        topic.offsets[tp.partition] = offset\n",
+        "        topic.offsets[tp.partition] = max(offset, topic.offsets.get(tp.partition, 0))\n",
         POSITIONS,
     ),
     Mutant(
@@ -157,8 +157,8 @@ MUTANTS = (
     Mutant(
         "reports in a former topic of the name keep those in the present one out",
         "src/tidelog/groups/positions.py::_take",
-        "        if topic is None or topic.topic_id != topic_id:\n            topic = known",
-        "        if topic is None:\n            topic = known",
+        "        if topic is None or topic.topic_id != topic_id:\n            topic = generation",
+        "        if topic is None:\n            topic = generation",
         POSITIONS,
     ),
     Mutant(

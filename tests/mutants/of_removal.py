@@ -40,7 +40,7 @@ MUTANTS = (
     Mutant(
         "an incarnation: what a broker reported of a former one counts in elections",
         "src/tidelog/controller/decisions/cluster.py::ClusterState.log_end",
-        "            if found.partition_epoch != node.partition_epoch and not (\n",
+        "            if end.partition_epoch != node.partition_epoch and not (\n",
         "            if False and not (\n",
         f"{UNIT}/test_removal.py",
     ),
@@ -118,7 +118,7 @@ MUTANTS = (
     Mutant(
         "the deletion of the last group that has committed is advised, and helps nothing",
         "src/tidelog/controller/decisions/retirees.py::_kept",
-        "    is_enough = not count or all(known[index].is_read for index in kept)\n",
+        "    is_enough = not count or all(retained[index].is_read for index in kept)\n",
         "    is_enough = True\n",
         f"{UNIT}/test_advice_of_resizes.py",
     ),
@@ -153,8 +153,8 @@ MUTANTS = (
     Mutant(
         "a restored store: a lost partition counts as published without any proof",
         "src/tidelog/controller/decisions/restored_counts.py::_is_there",
-        "    return known.gives_up_brokers and _was_published(birth, known)\n",
-        "    return known.gives_up_brokers\n",
+        "    return facts.gives_up_brokers and _was_published(birth, facts)\n",
+        "    return facts.gives_up_brokers\n",
         RESTORED,
     ),
     Mutant(
@@ -174,8 +174,8 @@ MUTANTS = (
     Mutant(
         "a partition counts as retired before its node says so",
         "src/tidelog/controller/decisions/removal.py::retired_from_the_top",
-        "known is None or known.retirement_epoch < 0 or least",
-        "known is None or least",
+        "stored is None or stored.retirement_epoch < 0 or least",
+        "stored is None or least",
         f"{UNIT}/test_removal.py",
     ),
 )

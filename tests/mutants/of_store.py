@@ -64,7 +64,7 @@ MUTANTS = (
     Mutant(
         "a partition that lost its node is one that a tool has added",
         "src/tidelog/controller/decisions/external_counts.py::first_unborn",
-        " or layout.partition(*where) in cluster.damaged:\n",
+        " or layout.partition(*tp) in cluster.damaged:\n",
         ":\n",
         "tests/unit/controller/test_agreement.py",
     ),
@@ -92,8 +92,8 @@ MUTANTS = (
     Mutant(
         "the end of a topic is sent as a change of its configuration",
         "src/tidelog/controller/pending.py::changes_of",
-        "(found.ended if ends else found.configs)",
-        "found.configs",
+        "(changes.ended if ends else changes.configs)",
+        "changes.configs",
         "tests/component/controller/test_outbox.py",
     ),
 )

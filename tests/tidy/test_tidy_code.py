@@ -50,6 +50,8 @@ def test_no_class_is_called_manager() -> None:
 
 EMPTY_NAMES = {"found", "each", "where", "at", "known", "said"}
 WELL_NAMED = (
+    "aio",
+    "blocking",
     "broker/control_plane",
     "broker/data_loss",
     "broker/fetching",
@@ -58,6 +60,9 @@ WELL_NAMED = (
     "broker/partitions",
     "cli",
     "client",
+    "controller",
+    "groups",
+    "observe",
     "pipeline",
     "storage",
 )

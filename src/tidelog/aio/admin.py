@@ -101,12 +101,12 @@ class Admin:
             topics = topic_names(topics)
             if not topics:
                 return []
-        found = (await self._cluster.describe(topics)).topics
+        described = (await self._cluster.describe(topics)).topics
         _raise_first(
             Refused(topic.error, f"topic {name!r}") if topic.error else None
-            for name, topic in found.items()
+            for name, topic in described.items()
         )
-        return [found[name] for name in (sorted(found) if topics is None else topics)]
+        return [described[name] for name in (sorted(described) if topics is None else topics)]
 
     async def create_topics(
         self,
@@ -116,7 +116,7 @@ class Admin:
         raise_errors: bool = True,
     ) -> Outcomes[str]:
         """Create topics: names, ``NewTopic`` objects, or {name: options}."""
-        wanted = [topic_request(each) for each in topics_to_create(new_topics)]
+        wanted = [topic_request(new) for new in topics_to_create(new_topics)]
         work = topic_requests.create_topics(self._cluster, wanted, validate_only=validate_only)
         return _outcomes(await self._within(timeout_ms, work), raise_errors)
 
@@ -174,11 +174,11 @@ class Admin:
 
     async def _until_count(self, topic: str, count: int) -> None:
         async def attempt() -> None:
-            found = (await self._cluster.describe([topic])).topics[topic]
-            if found.error or found.count != count:
-                said = f"it still takes records in {found.count} partitions, not in {count}"
-                code = found.error or ErrorCode.LEADER_NOT_AVAILABLE
-                raise Refused(code, f"topic {topic!r}", said)
+            described = (await self._cluster.describe([topic])).topics[topic]
+            if described.error or described.count != count:
+                reason = f"it still takes records in {described.count} partitions, not in {count}"
+                code = described.error or ErrorCode.LEADER_NOT_AVAILABLE
+                raise Refused(code, f"topic {topic!r}", reason)
 
         await self._cluster.retry(attempt)
 
@@ -187,7 +187,7 @@ class Admin:
     ) -> dict[TopicPartition, int]:
         """Delete the records below these offsets (-1: all); return the new log starts."""
         offsets = by_place(records_to_delete, "records_to_delete")
-        wanted = {where: offset_or_all(offset) for where, offset in offsets.items()}
+        wanted = {tp: offset_or_all(offset) for tp, offset in offsets.items()}
         return await self._within(timeout_ms, topic_requests.delete_records(self._cluster, wanted))
 
     async def list_offsets(
@@ -198,7 +198,7 @@ class Admin:
     ) -> dict[TopicPartition, FoundOffset]:
         """Look up one offset of each partition: an ``OffsetSpec``, or a time in ms since 1970."""
         specs = by_place(topic_partition_specs, "topic_partition_specs")
-        wanted = {where: offset_spec(spec) for where, spec in specs.items()}
+        wanted = {tp: offset_spec(spec) for tp, spec in specs.items()}
         level = one_of(isolation_level, IsolationLevel, "isolation_level")
         work = list_offsets(self._cluster, wanted, isolation=level)
         return await self._within(timeout_ms, work)
@@ -213,8 +213,8 @@ class Admin:
     ) -> Outcomes[TopicPartition]:
         """Start or change moves of partitions to these brokers, or (None) cancel them."""
         wanted = {
-            where: None if brokers is None else broker_ids(brokers)
-            for where, brokers in by_place(reassignments, "reassignments").items()
+            tp: None if brokers is None else broker_ids(brokers)
+            for tp, brokers in by_place(reassignments, "reassignments").items()
         }
         work = moves.alter_reassignments(self._cluster, wanted)
         return _outcomes(await self._within(timeout_ms, work), raise_errors)
@@ -240,11 +240,13 @@ class Admin:
         kind = one_of(election_type, ElectionType, "election_type")
         wanted = partitions_of(topic_partitions)
         work = elections.elect_leaders(self._cluster, kind, wanted)
-        found = await self._within(timeout_ms, work)
+        outcomes = await self._within(timeout_ms, work)
         if raise_errors:
             not_needed = ErrorCode.ELECTION_NOT_NEEDED
-            _raise_first(each for each in found.values() if each and each.code != not_needed)
-        return found
+            _raise_first(
+                outcome for outcome in outcomes.values() if outcome and outcome.code != not_needed
+            )
+        return outcomes
 
     # Brokers and configurations
 
@@ -266,7 +268,7 @@ class Admin:
         (``default_api_timeout_ms``), or for ``timeout_ms``.
         """
         if brokers is None:
-            brokers = [each.node_id for each in (await self.describe_cluster()).brokers]
+            brokers = [broker.node_id for broker in (await self.describe_cluster()).brokers]
         return await nodes.describe_all_log_dirs(
             self._cluster, broker_ids(brokers), timeout_ms=timeout_ms, raise_errors=raise_errors
         )
@@ -275,16 +277,16 @@ class Admin:
         self, config_resources: Iterable[ConfigResource]
     ) -> dict[ConfigResource, dict[str, configs.DescribedConfig]]:
         """Return the configurations of each resource by name: those in ``configs``, or all."""
-        found = {}
+        by_resource = {}
         for resource in resources(config_resources):
             described = await configs.describe_configs(
                 self._cluster, resource.resource_type, resource.name
             )
             names = resource.configs
-            found[resource] = {
-                each.name: each for each in described if names is None or each.name in names
+            by_resource[resource] = {
+                entry.name: entry for entry in described if names is None or entry.name in names
             }
-        return found
+        return by_resource
 
     async def alter_configs(
         self, config_resources: Iterable[ConfigResource], validate_only: bool = False
@@ -318,23 +320,23 @@ class Admin:
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, groups.GroupDescription]:
         """Return each group with its members; an unknown one is in the state Dead."""
         wanted = group_names(group_ids)
-        found = await asyncio.gather(
+        descriptions = await asyncio.gather(
             *(groups.describe_group(self._cluster, group) for group in wanted)
         )
-        return dict(zip(wanted, found, strict=True))
+        return dict(zip(wanted, descriptions, strict=True))
 
     async def delete_groups(
         self, group_ids: Iterable[str], raise_errors: bool = True
     ) -> Outcomes[str]:
         """Delete groups without members, with their committed offsets."""
-        found: Outcomes[str] = {}
+        outcomes: Outcomes[str] = {}
         for group in group_names(group_ids):
-            found[group] = None
+            outcomes[group] = None
             try:
                 await groups.delete_group(self._cluster, group)
             except Refused as refused:
-                found[group] = refused
-        return _outcomes(found, raise_errors)
+                outcomes[group] = refused
+        return _outcomes(outcomes, raise_errors)
 
     async def list_group_offsets(
         self, group_id: str, partitions: Partitions | None = None
@@ -348,7 +350,7 @@ class Admin:
     ) -> None:
         """Set committed offsets of a group without members: integers, or OffsetAndMetadata."""
         given = by_place(offsets, "offsets")
-        wanted = {where: position_of(each) for where, each in given.items()}
+        wanted = {tp: position_of(position) for tp, position in given.items()}
         await commit_offsets(self._cluster, group_name(group_id), wanted)
 
     async def delete_group_offsets(
@@ -356,8 +358,8 @@ class Admin:
     ) -> Outcomes[TopicPartition]:
         """Delete committed offsets of a group that does not read these partitions now."""
         wanted = partitions_of(partitions) or []
-        found = await groups.delete_offsets(self._cluster, group_name(group_id), wanted)
-        return _outcomes(found, raise_errors)
+        outcomes = await groups.delete_offsets(self._cluster, group_name(group_id), wanted)
+        return _outcomes(outcomes, raise_errors)
 
     list_partition_offsets = list_offsets
     list_consumer_groups = list_groups
@@ -382,13 +384,13 @@ class Admin:
             ) from None
 
 
-def _outcomes(found: Outcomes[Key], raise_errors: bool) -> Outcomes[Key]:
+def _outcomes(outcomes: Outcomes[Key], raise_errors: bool) -> Outcomes[Key]:
     if raise_errors:
-        _raise_first(found.values())
-    return found
+        _raise_first(outcomes.values())
+    return outcomes
 
 
 def _raise_first(outcomes: Iterable[Refused | None]) -> None:
-    for each in outcomes:
-        if each is not None:
-            raise each
+    for refusal in outcomes:
+        if refusal is not None:
+            raise refusal

@@ -73,7 +73,7 @@ def topics_to_create(
 ) -> list[NewTopic]:
     """Return topics to be created from their names, from objects, or from a mapping of options."""
     if isinstance(given, Mapping):
-        found = []
+        topics = []
         for name, options in given.items():
             named = dict(arguments.mapping(options, f"the options of topic {name!r}", "name"))
             new = NewTopic(
@@ -85,10 +85,12 @@ def topics_to_create(
             )
             if named:
                 raise ConfigurationRefused(f"topic {name!r} has unknown options: {sorted(named)}")
-            found.append(new)
-        return found
+            topics.append(new)
+        return topics
     wanted = arguments.listed(given, "topics", "names or NewTopic")
-    return [each if isinstance(each, NewTopic) else NewTopic(topic_name(each)) for each in wanted]
+    return [
+        topic if isinstance(topic, NewTopic) else NewTopic(topic_name(topic)) for topic in wanted
+    ]
 
 
 def topic_request(topic: NewTopic) -> topics.TopicSpec:
@@ -107,29 +109,29 @@ def topic_request(topic: NewTopic) -> topics.TopicSpec:
 
 def new_counts(given: Any) -> dict[str, NewPartitions]:
     """Return the new partition counts of topics: numbers, or ``NewPartitions``."""
-    found = {}
+    counts = {}
     for name, new in arguments.mapping(given, "topic_partitions", "topic").items():
         wanted = new if isinstance(new, NewPartitions) else NewPartitions(new)
         chosen = wanted.new_assignments
-        found[topic_name(name)] = NewPartitions(
+        counts[topic_name(name)] = NewPartitions(
             arguments.partition_count(wanted.total_count),
             None
             if chosen is None
             else [
-                arguments.broker_ids(each)
-                for each in arguments.listed(chosen, "new_assignments", "lists of brokers")
+                arguments.broker_ids(brokers)
+                for brokers in arguments.listed(chosen, "new_assignments", "lists of brokers")
             ],
         )
-    return found
+    return counts
 
 
 def resources(given: Any) -> list[ConfigResource]:
     """Return resources with configurations."""
-    found = arguments.listed(given, "config_resources", "ConfigResource")
-    for each in found:
-        if not isinstance(each, ConfigResource) or not isinstance(each.name, str):
-            raise TypeError(f"a resource is a ConfigResource(type, name), not {each!r}")
-    return found
+    wanted = arguments.listed(given, "config_resources", "ConfigResource")
+    for resource in wanted:
+        if not isinstance(resource, ConfigResource) or not isinstance(resource.name, str):
+            raise TypeError(f"a resource is a ConfigResource(type, name), not {resource!r}")
+    return wanted
 
 
 def partitions_of(
@@ -166,14 +168,14 @@ def config_changes(resource: ConfigResource) -> list[tuple[str, AlterOperation, 
             f"{resource.resource_type.name.lower()} {resource.name!r}: "
             "configs must be a mapping of the configurations to alter"
         )
-    found: list[tuple[str, AlterOperation, str | None]] = []
+    changes: list[tuple[str, AlterOperation, str | None]] = []
     for name, given in resource.configs.items():
         operation, value = given if isinstance(given, tuple) else (AlterOperation.SET, given)
         if value is None or operation == AlterOperation.DELETE:
-            found.append((name, AlterOperation.DELETE, None))
+            changes.append((name, AlterOperation.DELETE, None))
         else:
-            found.append((name, AlterOperation(operation), _text(value)))
-    return found
+            changes.append((name, AlterOperation(operation), _text(value)))
+    return changes
 
 
 def _text(value: object) -> str:

@@ -40,7 +40,7 @@ def topic_name(name: Any) -> str:
 
 def topic_names(names: Any) -> list[str]:
     """Return the names of topics."""
-    return [] if names is None else [topic_name(each) for each in listed(names, "topics", "names")]
+    return [] if names is None else [topic_name(name) for name in listed(names, "topics", "names")]
 
 
 def listed(values: Any, what: str, kind: str) -> list[Any]:
@@ -60,36 +60,36 @@ def group_name(group: Any) -> str:
 
 def group_names(groups: Any) -> list[str]:
     """Return the ids of groups."""
-    return [group_name(each) for each in listed(groups, "groups", "ids")]
+    return [group_name(group) for group in listed(groups, "groups", "ids")]
 
 
 def group_states(states: Any) -> list[str]:
     """Return the names of states of groups."""
-    found = listed(states, "states", "names")
-    for each in found:
-        if not isinstance(each, str):
-            raise TypeError(f"a state is named by a str, not {each!r}")
-        is_text(each, "a state")
-    return found
+    names = listed(states, "states", "names")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"a state is named by a str, not {name!r}")
+        is_text(name, "a state")
+    return names
 
 
 def broker_ids(brokers: Any) -> list[int]:
     """Return the ids of brokers."""
-    found = listed(brokers, "brokers", "ids")
-    return [_number(each, "the id of a broker", MOST_PARTITION) for each in found]
+    ids = listed(brokers, "brokers", "ids")
+    return [_number(broker, "the id of a broker", MOST_PARTITION) for broker in ids]
 
 
-def place(where: Any) -> TopicPartition:
+def place(given: Any) -> TopicPartition:
     """Return a partition: a TopicPartition, or a tuple of a topic and a number."""
-    if not isinstance(where, tuple) or len(where) != 2:
-        raise TypeError(f"a partition is a TopicPartition(topic, partition), not {where!r}")
-    name, index = where
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise TypeError(f"a partition is a TopicPartition(topic, partition), not {given!r}")
+    name, index = given
     return TopicPartition(topic_name(name), partition_number(index))
 
 
 def places(partitions: Any) -> list[TopicPartition]:
     """Return partitions."""
-    return [place(each) for each in listed(partitions, "partitions", "TopicPartition")]
+    return [place(partition) for partition in listed(partitions, "partitions", "TopicPartition")]
 
 
 def mapping(values: Any, what: str, keys: str) -> Mapping[Any, Any]:
@@ -101,8 +101,8 @@ def mapping(values: Any, what: str, keys: str) -> Mapping[Any, Any]:
 
 def by_place(values: Any, what: str) -> dict[TopicPartition, Any]:
     """Return a mapping whose keys are partitions."""
-    found = mapping(values, what, "TopicPartition")
-    return {place(where): value for where, value in found.items()}
+    by_partition = mapping(values, what, "TopicPartition")
+    return {place(tp): value for tp, value in by_partition.items()}
 
 
 def partition_number(index: Any) -> int:
@@ -135,9 +135,9 @@ def offset_spec(spec: Any) -> int:
     return _number(spec, "an offset spec or a time in ms", MOST_OFFSET, least=min(OFFSET_SPECS))
 
 
-def timestamp_ms(at: Any) -> int:
+def timestamp_ms(given: Any) -> int:
     """Return a time in milliseconds since 1970."""
-    return _number(at, "a time in ms", MOST_OFFSET)
+    return _number(given, "a time in ms", MOST_OFFSET)
 
 
 def _number(value: Any, what: str, most: int, least: int = 0) -> int:
@@ -189,7 +189,7 @@ def one_of(value: Any, kind: type[Number], what: str) -> Number:
     try:
         return kind(value)
     except ValueError:
-        names = ", ".join(f"{each.name} ({each.value})" for each in kind)
+        names = ", ".join(f"{member.name} ({member.value})" for member in kind)
         raise ConfigurationRefused(f"{what} must be one of {names}, not {value!r}") from None
 
 
@@ -200,8 +200,8 @@ def compiled(pattern: Any) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        said = f"the pattern {pattern!r} is not a regular expression: {error}"
-        raise ConfigurationRefused(said) from None
+        reason = f"the pattern {pattern!r} is not a regular expression: {error}"
+        raise ConfigurationRefused(reason) from None
 
 
 def check_listeners(listener: Any, key_listener: Any) -> None:

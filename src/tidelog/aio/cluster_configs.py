@@ -44,17 +44,17 @@ class ClusterConfigs(TypedDict, total=False):
     security_protocol: str
 
 
-def check_names(configs: Mapping[str, Any], kind: type[Any], known: Collection[str]) -> None:
+def check_names(configs: Mapping[str, Any], kind: type[Any], names: Collection[str]) -> None:
     """Raise ConfigurationRefused for a name that is not known, with the nearest one."""
     for name in configs:
-        if name in known:
+        if name in names:
             continue
         what = f"{kind.__name__} has no setting {name!r}"
         if name in NOT_SUPPORTED:
             if configs[name] is None:
                 continue
             raise ConfigurationRefused(f"{name} is not supported: {NOT_SUPPORTED[name]}")
-        near = difflib.get_close_matches(name, known, 1)
+        near = difflib.get_close_matches(name, names, 1)
         raise ConfigurationRefused(f"{what}: did you mean {near[0]}?" if near else what)
 
 

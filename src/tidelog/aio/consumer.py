@@ -205,9 +205,9 @@ class Consumer(ConsumerCommits):
             self._queue.drop()
         while self._pattern is not None and self._watching is None:
             pattern = self._pattern
-            found = await self._matching(pattern)
+            topics = await self._matching(pattern)
             if pattern is self._pattern and self._watching is None:
-                self._member_of(found)
+                self._member_of(topics)
                 watch = self._watch_pattern(pattern)
                 self._watching = asyncio.get_running_loop().create_task(watch)
         if self._reader is not None:
@@ -335,10 +335,10 @@ class Consumer(ConsumerCommits):
 
     def take(self, most: int | None = None, only: Collection[TopicPartition] = ()) -> Records:
         """Return records that are at hand, after ``attend``."""
-        found = self._queue.take(most or self.settings.max_poll_records, only or None)
+        records = self._queue.take(most or self.settings.max_poll_records, only or None)
         self._counts["polls"] += 1
-        self._counts["records"] += sum(map(len, found.values()))
-        return found
+        self._counts["records"] += sum(map(len, records.values()))
+        return records
 
     def take_one(self) -> ConsumerRecord | None:
         """Return one record that is at hand; None: ``attend`` is due, or there is none."""
@@ -437,13 +437,13 @@ class Consumer(ConsumerCommits):
         """Read on at the ends of these partitions, or of all assigned ones."""
         return await self._seek_to(LATEST, partitions)
 
-    async def _seek_to(self, where: int, partitions: Collection[TopicPartition]) -> bool:
+    async def _seek_to(self, spec: int, partitions: Collection[TopicPartition]) -> bool:
         partitions = places(partitions)
         reader = await self._assigned_ready()
         wanted = partitions or reader.given
-        found = await self._offsets(dict.fromkeys(wanted, where))
-        for partition, at in found.items():
-            reader.controls.seek(partition, at)
+        offsets = await self._offsets(dict.fromkeys(wanted, spec))
+        for partition, offset in offsets.items():
+            reader.controls.seek(partition, offset)
         self._attend_at = 0.0
         return True
 

@@ -48,7 +48,7 @@ class ConsumerCommits(ConsumerQueries):
             raise WrongState("a consumer without a group_id cannot commit")
         wanted = reader.controls.places()
         if offsets is not None:
-            wanted = {at: _position(each) for at, each in checked(offsets).items()}
+            wanted = {tp: _position(offset) for tp, offset in checked(offsets).items()}
         self._counts["commits"] += 1
         try:
             await reader.controls.commit_exactly(wanted)
@@ -59,10 +59,10 @@ class ConsumerCommits(ConsumerQueries):
 
     async def places(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what ``commit`` without offsets would commit now."""
-        found = (await self._assigned_ready()).controls.places()
+        positions = (await self._assigned_ready()).controls.places()
         return {
-            where: OffsetAndMetadata(each.offset, each.metadata, each.leader_epoch)
-            for where, each in found.items()
+            tp: OffsetAndMetadata(position.offset, position.metadata, position.leader_epoch)
+            for tp, position in positions.items()
         }
 
     async def commit_async(
@@ -95,17 +95,17 @@ _LOST = (
 
 def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return offsets to commit. Raises TypeError and ValueError."""
-    found = by_place(offsets, "offsets")
-    for where, each in found.items():
-        if not isinstance(each, tuple):
-            found[where] = OffsetAndMetadata(offset_number(each))
+    commits = by_place(offsets, "offsets")
+    for tp, given in commits.items():
+        if not isinstance(given, tuple):
+            commits[tp] = OffsetAndMetadata(offset_number(given))
             continue
-        wanted = OffsetAndMetadata(*each)
+        wanted = OffsetAndMetadata(*given)
         if not isinstance(wanted.metadata or "", str):
             raise TypeError(f"the metadata of a commit must be a str, not {wanted.metadata!r}")
         is_text(wanted.metadata or "", "the metadata of a commit")
-        found[where] = wanted._replace(offset=offset_number(wanted.offset))
-    return found
+        commits[tp] = wanted._replace(offset=offset_number(wanted.offset))
+    return commits
 
 
 def _position(offset: OffsetAndMetadata) -> Position:

@@ -59,9 +59,9 @@ class ConsumerHooks(ReaderHooks):
         self, listener: Any, key_listener: PartitionKeyRebalanceListener | None
     ) -> ConsumerHooks:
         """Return the hooks of the next subscription, with other listeners."""
-        found = ConsumerHooks(self._queue, self._call, listener, key_listener)
-        found._calls, found.rebalances = self._calls, self.rebalances
-        return found
+        hooks = ConsumerHooks(self._queue, self._call, listener, key_listener)
+        hooks._calls, hooks.rebalances = self._calls, self.rebalances
+        return hooks
 
     def has(self, listener: Any, key_listener: PartitionKeyRebalanceListener | None) -> bool:
         """Whether these are its listeners."""

@@ -46,16 +46,16 @@ class ConsumerQueries:
         self, partition: TopicPartition, metadata: bool = False
     ) -> int | OffsetAndMetadata | None:
         """Return what the group has committed in a partition; None for nothing."""
-        where = place(partition)
+        tp = place(partition)
         await self.start()
         if self.settings.group_id is None:
             raise WrongState("a consumer without a group_id has committed nothing")
-        found = (await committed_offsets(self._cluster, self.settings.group_id, [where])).get(where)
-        if found is None:
+        position = (await committed_offsets(self._cluster, self.settings.group_id, [tp])).get(tp)
+        if position is None:
             return None
         if not metadata:
-            return found.offset
-        return OffsetAndMetadata(found.offset, found.metadata, found.leader_epoch)
+            return position.offset
+        return OffsetAndMetadata(position.offset, position.metadata, position.leader_epoch)
 
     async def topics(self) -> set[str]:
         """Return the names of all topics."""
@@ -64,8 +64,8 @@ class ConsumerQueries:
 
     async def _matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
         """Return the topics whose whole names match a pattern, the internal ones as configured."""
-        found = frozenset(name for name in await self.topics() if pattern.fullmatch(name))
-        return found - INTERNAL_TOPICS if self.settings.exclude_internal_topics else found
+        names = frozenset(name for name in await self.topics() if pattern.fullmatch(name))
+        return names - INTERNAL_TOPICS if self.settings.exclude_internal_topics else names
 
     async def fetch_partitions(self, topic: str) -> set[int] | None:
         """Return the partitions of a topic from fresh metadata; None if there is no such topic."""
@@ -76,23 +76,21 @@ class ConsumerQueries:
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         """Return the partitions of a topic in the cached metadata; None if it is not there."""
-        known = self._cluster.view.topics.get(topic_name(topic))
-        return set(known.partitions) if known is not None and not known.error else None
+        described = self._cluster.view.topics.get(topic_name(topic))
+        return set(described.partitions) if described is not None and not described.error else None
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first record at or after each time (ms); None where there is none."""
-        wanted = {
-            where: timestamp_ms(at) for where, at in by_place(timestamps, "timestamps").items()
-        }
+        wanted = {tp: timestamp_ms(time) for tp, time in by_place(timestamps, "timestamps").items()}
         await self.start()
-        found = await list_offsets(self._cluster, wanted, isolation=self.settings.isolation)
+        offsets = await list_offsets(self._cluster, wanted, isolation=self.settings.isolation)
         return {
-            where: None
-            if at.offset < 0
-            else OffsetAndTimestamp(at.offset, at.timestamp, at.leader_epoch)
-            for where, at in found.items()
+            tp: None
+            if offset.offset < 0
+            else OffsetAndTimestamp(offset.offset, offset.timestamp, offset.leader_epoch)
+            for tp, offset in offsets.items()
         }
 
     async def beginning_offsets(
@@ -107,5 +105,5 @@ class ConsumerQueries:
 
     async def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         await self.start()
-        found = await list_offsets(self._cluster, wanted, isolation=self.settings.isolation)
-        return {where: at.offset for where, at in found.items()}
+        offsets = await list_offsets(self._cluster, wanted, isolation=self.settings.isolation)
+        return {tp: offset.offset for tp, offset in offsets.items()}

@@ -86,8 +86,8 @@ class ConsumerSettings:
 
     def __post_init__(self) -> None:
         self._check_types()
-        self._check_choice("auto_offset_reset", [each.value for each in OffsetReset])
-        self._check_choice("isolation_level", [each.name.lower() for each in IsolationLevel])
+        self._check_choice("auto_offset_reset", [choice.value for choice in OffsetReset])
+        self._check_choice("isolation_level", [choice.name.lower() for choice in IsolationLevel])
         names = self.assignors
         unknown = [name for name in names if name not in ASSIGNORS]
         if unknown or not names:
@@ -170,6 +170,6 @@ class ConsumerSettings:
 
 def settings_of(kind: type[Any], given: Mapping[str, Any]) -> ConsumerSettings:
     """Return the settings of a client of this class. Raises ConfigurationRefused."""
-    known = ConsumerSettings.__dataclass_fields__
-    check_names(given, kind, known)
-    return ConsumerSettings(**{name: value for name, value in given.items() if name in known})
+    fields = ConsumerSettings.__dataclass_fields__
+    check_names(given, kind, fields)
+    return ConsumerSettings(**{name: value for name, value in given.items() if name in fields})

@@ -108,10 +108,10 @@ def producer_settings(configs: ProducerConfigs, kind: type[Any]) -> ProducerSett
 
 
 def _acks(value: Any) -> int:
-    known = {"all": ALL, "-1": ALL, -1: ALL, "0": 0, 0: 0, "1": 1, 1: 1}
-    if isinstance(value, bool) or not isinstance(value, int | str) or value not in known:
+    choices = {"all": ALL, "-1": ALL, -1: ALL, "0": 0, 0: 0, "1": 1, 1: 1}
+    if isinstance(value, bool) or not isinstance(value, int | str) or value not in choices:
         raise ConfigurationRefused(f"acks must be 0, 1 or 'all', not {value!r}")
-    return known[value]
+    return choices[value]
 
 
 def _retries(value: Any) -> int:
@@ -126,8 +126,8 @@ def _is_idempotent(configs: ProducerConfigs, acks: int, retries: int, in_flight:
     if wanted is False:
         return False
     against = [
-        said
-        for said, applies in (
+        reason
+        for reason, applies in (
             ("acks='all'", acks != ALL),
             ("retries of at least 1", retries < 1),
             (
@@ -153,8 +153,8 @@ def _batch_bytes(configs: ProducerConfigs) -> int:
 def _compression(value: str | None) -> str:
     name = value or "none"
     if name not in CODEC_NAMES:
-        known = ", ".join(CODEC_NAMES)
-        raise ConfigurationRefused(f"compression_type {value!r} is unknown: use one of {known}")
+        names = ", ".join(CODEC_NAMES)
+        raise ConfigurationRefused(f"compression_type {value!r} is unknown: use one of {names}")
     return name
 
 
@@ -190,8 +190,8 @@ def serializer_of(given: Serializer | None, what: str) -> Callable[[str, Any], b
     if given is None:
         return lambda topic, data: checked(data)
     if not callable(given) and not callable(getattr(given, "serialize", None)):
-        said = f"{what}_serializer must be a function or have serialize(), which {given!r} lacks"
-        raise ConfigurationRefused(said)
+        reason = f"{what}_serializer must be a function or have serialize(), which {given!r} lacks"
+        raise ConfigurationRefused(reason)
     if callable(given):
         return lambda topic, data: None if data is None else checked(given(data))
     return lambda topic, data: None if data is None else checked(given.serialize(topic, data))
@@ -201,8 +201,8 @@ def checked_headers(headers: Any) -> list[tuple[str, bytes | None]]:
     """Return the headers of a record as a list. Raises TypeError."""
     if not isinstance(headers, Iterable):
         raise TypeError(f"headers must be a list of tuples of a str and bytes, not {headers!r}")
-    found = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
-    for header in found:
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+    for header in pairs:
         if not (
             isinstance(header, tuple)
             and len(header) == 2
@@ -211,4 +211,4 @@ def checked_headers(headers: Any) -> list[tuple[str, bytes | None]]:
         ):
             raise TypeError(f"a header must be a tuple of a str and bytes, not {header!r}")
         is_text(header[0], "the name of a header")
-    return found
+    return pairs

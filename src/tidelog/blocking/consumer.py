@@ -103,14 +103,14 @@ class Consumer(ConsumerMethods):
         deadline = time.monotonic() + timeout_ms / 1000
         while True:
             if not consumer.is_due():
-                found = consumer.take(max_records)
-                if found:
-                    return found
+                records = consumer.take(max_records)
+                if records:
+                    return records
             left_ms = max(0.0, (deadline - time.monotonic()) * 1000)
             self._thread.wait(consumer.attend(left_ms))
-            found = consumer.take(max_records)
-            if found or left_ms < 1:
-                return found
+            records = consumer.take(max_records)
+            if records or left_ms < 1:
+                return records
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield records; asking for the next one says that the one before is processed.

@@ -115,19 +115,19 @@ async def activate(
     if cluster.cluster_id is None:
         writes += _identity(cluster, cluster_id, belongs_to)
     complete = with_revision(cluster, writes)
-    found = operations(cluster, complete)
+    multi_write = operations(cluster, complete)
     node = layout.encode(ControllerNode(node_id, str(wall_ms)))
     everything = [
         *in_the_way,
         *(Create(path, b"") for path in missing),
-        *found,
+        *multi_write,
         Create(layout.CONTROLLER, node, ephemeral=True),
     ]
     conflict = await store.multi(everything)
     if conflict is not None:
         raise AnotherActive(f"Another controller was faster ({conflict}).")
     cluster.versions[layout.CONTROLLER] = 0
-    committed(cluster, found, complete)
+    committed(cluster, multi_write, complete)
     return cluster
 
 
@@ -185,8 +185,8 @@ async def _whole(store: MetadataStore) -> dict[str, Node]:
 async def _write(store: MetadataStore, cluster: ClusterState, writes: Sequence[Write]) -> None:
     """Write before being active: like every write, conditional on the controller epoch."""
     complete = with_revision(cluster, writes)
-    found = operations(cluster, complete)
-    conflict = await store.multi(found)
+    multi_write = operations(cluster, complete)
+    conflict = await store.multi(multi_write)
     if conflict is not None:
         raise AnotherActive(f"Another controller was faster ({conflict}).")
-    committed(cluster, found, complete)
+    committed(cluster, multi_write, complete)

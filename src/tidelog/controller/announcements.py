@@ -118,13 +118,13 @@ def _with_published(
     # A part whose LeaderAndIsr was answered after the publication is older than what it says.
     if not cluster.resizing:
         return named
-    found = set(named)
-    for name in cluster.resizing.intersection(where.topic for where in named):
+    all_places = set(named)
+    for name in cluster.resizing.intersection(tp.topic for tp in named):
         history, node = cluster.topic_histories.get(name), cluster.topics.get(name)
         plan = None if history is None else history.resize
         if node is not None and plan is not None and plan.published:
-            found.update(TopicPartition(name, index) for index in node.partitions)
-    return found
+            all_places.update(TopicPartition(name, index) for index in node.partitions)
+    return all_places
 
 
 def _keep(kept: dict[Hashable, KeptRequest], key: Hashable, made: KeptRequest) -> None:

@@ -60,8 +60,8 @@ def audit_lines(before: ClusterState, writes: Iterable[Write]) -> list[AuditLine
     """Return the lines of writes; ``before`` is the state without them."""
     writes = list(writes)
     gone = {write.path for write in writes if isinstance(write, Remove)}
-    found = [line for write in writes for line in _of(before, write, gone)]
-    return [*found, *_of_elections(before, writes), *_of_moves(before, writes)]
+    lines = [line for write in writes for line in _of(before, write, gone)]
+    return [*lines, *_of_elections(before, writes), *_of_moves(before, writes)]
 
 
 def _of(before: ClusterState, write: Write, gone: Collection[str]) -> Iterator[AuditLine]:
@@ -73,9 +73,9 @@ def _of(before: ClusterState, write: Write, gone: Collection[str]) -> Iterator[A
     record = write.record
     if isinstance(record, TopicNode):
         # At level 1.5 the plan of a resize says it.
-        known = None if before.level.resizes else before.topics.get(name)
-        if known is not None or name not in before.topics:
-            yield from _of_topic(known, record, name)
+        former = None if before.level.resizes else before.topics.get(name)
+        if former is not None or name not in before.topics:
+            yield from _of_topic(former, record, name)
     elif isinstance(record, DeletionNode) and write.path not in before.versions:
         fields = {"topic": record.name, "topic_id": name, "partitions": len(record.partitions)}
         sentence = "topic %(topic)s deleted, id %(topic_id)s, %(partitions)d partitions"
@@ -93,20 +93,20 @@ def _of(before: ClusterState, write: Write, gone: Collection[str]) -> Iterator[A
         yield from _of_removal({} if earlier is None else earlier.former, record, name)
 
 
-def _of_topic(known: TopicNode | None, node: TopicNode, name: str) -> Iterator[AuditLine]:
+def _of_topic(former: TopicNode | None, node: TopicNode, name: str) -> Iterator[AuditLine]:
     count = len(node.partitions)
     fields: dict[str, Any] = {"topic": name, "partitions": count, "topic_id": node.topic_id}
-    if known is None:
+    if former is None:
         fields["replicas"] = len(next(iter(node.partitions.values()), ()))
         sentence = "topic %(topic)s created: %(partitions)d partitions, %(replicas)d replicas each"
         yield AuditLine(sentence, fields, logging.INFO)
-    elif count > len(known.partitions):
-        fields["former_partitions"] = len(known.partitions)
+    elif count > len(former.partitions):
+        fields["former_partitions"] = len(former.partitions)
         sentence = "topic %(topic)s has %(partitions)d partitions now, after %(former_partitions)d"
         yield AuditLine(sentence, fields, logging.INFO)
 
 
-def _of_plan(known: ResizePlan | None, plan: ResizePlan | None, name: str) -> Iterator[AuditLine]:
+def _of_plan(former: ResizePlan | None, plan: ResizePlan | None, name: str) -> Iterator[AuditLine]:
     if plan is None:
         return
     fields: dict[str, Any] = {
@@ -116,7 +116,7 @@ def _of_plan(known: ResizePlan | None, plan: ResizePlan | None, name: str) -> It
         "resize_epoch": plan.resize_epoch,
     }
     level = logging.WARNING if plan.kind is ResizeKind.UNDO else logging.INFO
-    if known is None or known.resize_epoch != plan.resize_epoch:
+    if former is None or former.resize_epoch != plan.resize_epoch:
         what = "undo of the resize" if plan.kind is ResizeKind.UNDO else "resize"
         yield AuditLine(
             f"{what} of topic %(topic)s started: from %(former_partitions)d to %(partitions)d "
@@ -124,7 +124,7 @@ def _of_plan(known: ResizePlan | None, plan: ResizePlan | None, name: str) -> It
             fields,
             level,
         )
-    if plan.published and (known is None or not known.published):
+    if plan.published and (former is None or not former.published):
         what = "undone" if plan.kind is ResizeKind.UNDO else "done"
         yield AuditLine(
             f"resize of topic %(topic)s {what}: it has %(partitions)d partitions, after "
@@ -135,9 +135,11 @@ def _of_plan(known: ResizePlan | None, plan: ResizePlan | None, name: str) -> It
 
 
 def _of_removal(
-    known: Mapping[int, FormerPartition], history: TopicHistory, name: str
+    earlier: Mapping[int, FormerPartition], history: TopicHistory, name: str
 ) -> Iterator[AuditLine]:
-    new = [index for index, former in sorted(history.former.items()) if known.get(index) != former]
+    new = [
+        index for index, former in sorted(history.former.items()) if earlier.get(index) != former
+    ]
     if new:
         ends = ", ".join(f"{index} at {history.former[index].end_offset}" for index in new)
         # Those of an undo never took a record.
@@ -150,33 +152,33 @@ def _of_removal(
 def _of_configs(
     before: ClusterState, write: Write, name: str, *, of_topic: bool
 ) -> Iterator[AuditLine]:
-    known = (before.topic_configs if of_topic else before.broker_configs).get(name, {})
+    former = (before.topic_configs if of_topic else before.broker_configs).get(name, {})
     now: Mapping[str, str] = {}
     if isinstance(write, Put):
         if not isinstance(write.record, ConfigNode):
             return
         now = write.record.config
-    if of_topic and _ends_order(before, name, known, now):
+    if of_topic and _ends_order(before, name, former, now):
         sentence = "topic %(topic)s no longer keeps the order of its keys when it is resized"
         yield AuditLine(sentence, {"topic": name})
-    changed = {key: value for key, value in sorted(now.items()) if known.get(key) != value}
-    removed = sorted(known.keys() - now.keys())
+    changed = {key: value for key, value in sorted(now.items()) if former.get(key) != value}
+    removed = sorted(former.keys() - now.keys())
     if not changed and not removed:
         return
-    said = [f"{key}={value}" for key, value in changed.items()]
-    said += [f"{key} unset" for key in removed]
+    changes = [f"{key}={value}" for key, value in changed.items()]
+    changes += [f"{key} unset" for key in removed]
     kind = "topic" if of_topic else "broker"
     # Defaults of all brokers: <default> in the store, as in Kafka.
-    fields = {kind: "all" if name == layout.ALL_BROKERS else name, "changes": ", ".join(said)}
+    fields = {kind: "all" if name == layout.ALL_BROKERS else name, "changes": ", ".join(changes)}
     yield AuditLine(f"configuration of {kind} %({kind})s: %(changes)s", fields, logging.INFO)
 
 
 def _ends_order(
-    before: ClusterState, name: str, known: Mapping[str, str], now: Mapping[str, str]
+    before: ClusterState, name: str, former: Mapping[str, str], now: Mapping[str, str]
 ) -> bool:
-    if known.get(ORDERED) == now.get(ORDERED) or name not in before.topics:
+    if former.get(ORDERED) == now.get(ORDERED) or name not in before.topics:
         return False
-    return is_ordered(before, name, known) and not is_ordered(before, name, now)
+    return is_ordered(before, name, former) and not is_ordered(before, name, now)
 
 
 def _of_elections(before: ClusterState, writes: Iterable[Write]) -> Iterator[AuditLine]:
@@ -188,31 +190,31 @@ def _of_elections(before: ClusterState, writes: Iterable[Write]) -> Iterator[Aud
             and isinstance(write.record, PartitionState)
             and place is not None
         ):
-            where = TopicPartition(*place)
-            if is_unclean_election(before.states.get(where), write.record):
-                unclean[where] = write.record
+            tp = TopicPartition(*place)
+            if is_unclean_election(before.states.get(tp), write.record):
+                unclean[tp] = write.record
     if before.went_back is not None and unclean:
         # An acceptance elects the leader of every partition: one line instead of thousands.
         by_topic: dict[str, list[int]] = {}
-        for where in unclean:
-            by_topic.setdefault(where.topic, []).append(where.partition)
+        for tp in unclean:
+            by_topic.setdefault(tp.topic, []).append(tp.partition)
         yield AuditLine(
             "restored store: the newest replica leads each of %(count)d partitions, as after an "
             "unclean election: partitions of %(topics)s; `tidelog doctor unclean` lists losses",
             {"count": len(unclean), "topics": "; ".join(map(_numbered, by_topic.items()))},
         )
         return
-    for where, state in unclean.items():
+    for tp, state in unclean.items():
         yield AuditLine(
             "unclean election of %(partition)s: broker %(leader)d leads in epoch "
             "%(leader_epoch)d; committed records may be lost",
-            {"partition": where, "leader": state.leader, "leader_epoch": state.leader_epoch},
+            {"partition": tp, "leader": state.leader, "leader_epoch": state.leader_epoch},
         )
 
 
-def _numbered(found: tuple[str, list[int]]) -> str:
+def _numbered(topic_partitions: tuple[str, list[int]]) -> str:
     """Return a topic with its partitions, such as ``t 0-3,7``."""
-    topic, partitions = found
+    topic, partitions = topic_partitions
     runs: list[list[int]] = []
     for partition in sorted(partitions):
         if runs and partition == runs[-1][-1] + 1:
@@ -234,20 +236,20 @@ def _of_moves(before: ClusterState, writes: Iterable[Write]) -> Iterator[AuditLi
             place = layout.partition_of(write.path)
             if place is not None and (write.record.target_replicas or before.moves):
                 states[TopicPartition(*place)] = write.record
-    for where, state in states.items():
-        replicas = assigned.get(where.topic, {}).get(where.partition, before.replicas(where))
-        yield from _of_move(before, where, state, replicas)
+    for tp, state in states.items():
+        replicas = assigned.get(tp.topic, {}).get(tp.partition, before.replicas(tp))
+        yield from _of_move(before, tp, state, replicas)
 
 
 def _of_move(
-    before: ClusterState, where: TopicPartition, state: PartitionState, replicas: list[int]
+    before: ClusterState, tp: TopicPartition, state: PartitionState, replicas: list[int]
 ) -> Iterator[AuditLine]:
-    former, targets = before.moves.get(where), state.target_replicas
+    former, targets = before.moves.get(tp), state.target_replicas
     if former == targets:
         return
     fields: dict[str, Any] = {
-        "partition": where,
-        "replicas": list(before.replicas(where)),
+        "partition": tp,
+        "replicas": list(before.replicas(tp)),
         "targets": former if targets is None else targets,
         "leader_epoch": state.leader_epoch,
     }

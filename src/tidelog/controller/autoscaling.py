@@ -90,11 +90,11 @@ class Autoscaling:
                 continue
             since = self._low_since_ms.get(name)
             seen, verdict = judged(controller.cluster, name, self._times(), since)
-            found: Autoscaled | None = Autoscaled(seen, verdict, None)
+            autoscaled: Autoscaled | None = Autoscaled(seen, verdict, None)
             if verdict.count != seen.count:
-                found = await self._resize(name)
-            if found is not None:
-                self._note(name, found)
+                autoscaled = await self._resize(name)
+            if autoscaled is not None:
+                self._note(name, autoscaled)
         self._forget(names)
 
     def on_record(self) -> Work[list[dict[str, Any]]]:
@@ -118,26 +118,26 @@ class Autoscaling:
             entropy=self._controller.entropy,
         )
         try:
-            found, _ = await self._controller.perform(decide)
+            autoscaled, _ = await self._controller.perform(decide)
         except WriteTooLarge as error:
             logger.error(
                 "topic %(topic)s cannot be resized: %(error)s", {"topic": name, "error": error}
             )
             return None
-        return found
+        return autoscaled
 
-    def _note(self, name: str, found: Autoscaled) -> None:
+    def _note(self, name: str, autoscaled: Autoscaled) -> None:
         """Remember what a decision leaves to the next, and log it if it is another one."""
-        seen, verdict, refusal = found
+        seen, verdict, refusal = autoscaled
         since = verdict.state.low_since_ms
         if since is None:
             self._low_since_ms.pop(name, None)
         else:
             self._low_since_ms[name] = since
-        said = verdict.cause, seen.count, None if refusal is None else refusal.error
-        if self._said.get(name) == said:
+        reported = verdict.cause, seen.count, None if refusal is None else refusal.error
+        if self._said.get(name) == reported:
             return
-        self._said[name] = said
+        self._said[name] = reported
         row = row_of(name, settings_of(self._controller.cluster, name), seen, verdict)
         fields: dict[str, Any] = {
             "topic": name,
@@ -169,10 +169,10 @@ class Autoscaling:
         """
         cluster = self._controller.cluster
         there = set(names)
-        for known in (self._low_since_ms, self._said):
-            for name in known.keys() - there:
-                if known is self._low_since_ms or settings_of(cluster, name) is None:
-                    known.pop(name)
+        for by_name in (self._low_since_ms, self._said):
+            for name in by_name.keys() - there:
+                if by_name is self._low_since_ms or settings_of(cluster, name) is None:
+                    by_name.pop(name)
         kept = [cluster.topic_id(x) for x in cluster.topic_configs if settings_of(cluster, x)]
         soft_state.forget_rates(cluster, kept)
 

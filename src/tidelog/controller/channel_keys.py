@@ -23,9 +23,9 @@ class ChannelKeys:
     def of(self, broker: int, controller_epoch: int, broker_epoch: int) -> UUID:
         """Return the key of a broker in these epochs; the first call makes it."""
         epochs = (controller_epoch, broker_epoch)
-        known = self._keys.get(broker)
-        if known is not None and known[0] == epochs:
-            return known[1]
+        kept = self._keys.get(broker)
+        if kept is not None and kept[0] == epochs:
+            return kept[1]
         # Never zero: on the wire zero means no key.
         key = UUID(int=self._entropy.getrandbits(KEY_BITS) or 1)
         self._keys[broker] = (epochs, key)

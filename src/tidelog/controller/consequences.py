@@ -144,8 +144,8 @@ CONSEQUENCES: Mapping[Kind, tuple[ControllerPart, ...]] = {
 
 def woken(kinds: Iterable[Kind]) -> tuple[ControllerPart, ...]:
     """Return the parts that are checked soon after these changes, in their order, each once."""
-    found = {part for kind in kinds for part in CONSEQUENCES[kind]}
-    return tuple(part for part in ControllerPart if part in found & WOKEN)
+    concerned = {part for kind in kinds for part in CONSEQUENCES[kind]}
+    return tuple(part for part in ControllerPart if part in concerned & WOKEN)
 
 
 def decided(kind: Kind) -> tuple[ControllerPart, ...]:

@@ -224,14 +224,14 @@ class Controller:
         turn = pace.Turn(self.seams.clock)
         writes = with_revision(cluster, decided)
         await turn.pause()
-        found = operations(cluster, writes)
+        multi_write = operations(cluster, writes)
         await turn.pause()
         # From the state before the writes: it stays as it is until they are applied.
         changes, lines = changes_of(cluster, writes), audit_lines(cluster, writes)
         unclean = unclean_elections(cluster, writes)
         await turn.pause()
         try:
-            conflict = await self.store.multi(found)
+            conflict = await self.store.multi(multi_write)
         except WriteTooLarge:
             # The store did nothing and its session is intact: the caller gets the error.
             raise
@@ -239,13 +239,13 @@ class Controller:
             self.lose(str(error))
             raise NotActive from error
         if conflict is not None and conflict.path != layout.CONTROLLER_EPOCH and first:
-            raise NodeChanged(conflict, found)
+            raise NodeChanged(conflict, multi_write)
         if conflict is not None:
             self.lose(f"another program wrote: {conflict}")
             raise NotActive
         say(lines)
         self.unclean_elections += unclean
-        committed(cluster, found, writes)
+        committed(cluster, multi_write, writes)
         return changes
 
     async def _complete_topics(self) -> None:

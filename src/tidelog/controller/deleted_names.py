@@ -32,7 +32,9 @@ class DeletedNames:
         """Note that topics were deleted with a revision."""
         self._revisions.update(dict.fromkeys(names, revision))
         if len(self._revisions) > MANY:
-            self._revisions = {x: at for x, at in self._revisions.items() if not self._all_know(at)}
+            self._revisions = {
+                x: noted for x, noted in self._revisions.items() if not self._all_know(noted)
+            }
 
     def is_free(self, name: str) -> bool:
         """Return whether every live broker knows that the former topic of this name is gone."""

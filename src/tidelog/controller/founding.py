@@ -128,7 +128,9 @@ class Founding:
         What was refused under another id does not count once this cluster has the id.
         """
         since = self._now_ms() - STRANGER_MS
-        lately = {x: name for x, (name, at) in list(self._strangers.items()) if at > since}
+        lately = {
+            x: name for x, (name, seen_at) in list(self._strangers.items()) if seen_at > since
+        }
         return {x: name for x, name in lately.items() if not self._is_own(name)}
 
     def problems(self) -> list[dict[str, Any]]:
@@ -136,16 +138,18 @@ class Founding:
         if self.why_contested is not None:
             advice = "Decide which of the two clusters goes on before anything is written."
             return [problem("store_contested", self.why_contested, advice)]
-        found = self.strangers()
-        if not found:
+        strangers = self.strangers()
+        if not strangers:
             return []
-        named = ", ".join(f"{broker} (of cluster {name})" for broker, name in sorted(found.items()))
+        named = ", ".join(
+            f"{broker} (of cluster {name})" for broker, name in sorted(strangers.items())
+        )
         what = f"Brokers of another cluster seek this controller and are refused: {named}."
         advice = (
             "Correct their controller.quorum.bootstrap.servers. If this cluster is the wrong one, "
             "the store of the other was lost: docs/operating/recover.md, When the store is lost."
         )
-        return [problem("brokers_of_another_cluster", what, advice, brokers=sorted(found))]
+        return [problem("brokers_of_another_cluster", what, advice, brokers=sorted(strangers))]
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ms()
@@ -177,5 +181,5 @@ async def known_elsewhere(
             f"metadata store is empty: check metadata.store. {WAYS_OUT}"
         )
 
-    found = await asyncio.gather(*(ask(*each) for each in addresses))
-    return next((each for each in found if each is not None), None)
+    answers = await asyncio.gather(*(ask(*address) for address in addresses))
+    return next((reply for reply in answers if reply is not None), None)

@@ -51,10 +51,10 @@ def without_places(
     held = {one.where: one for one in late}
     for topic in made.topic_states if held else ():
         topic.partition_states = [
-            each
-            for each in topic.partition_states
-            if (one := held.get(TopicPartition(topic.topic_name, each.partition_index))) is None
-            or (one.topic_id == topic.topic_id and _may_be_same(one, each.partition_epoch))
+            state
+            for state in topic.partition_states
+            if (one := held.get(TopicPartition(topic.topic_name, state.partition_index))) is None
+            or (one.topic_id == topic.topic_id and _may_be_same(one, state.partition_epoch))
         ]
     return made
 
@@ -62,12 +62,12 @@ def without_places(
 def named_in(full: messages.LeaderAndIsrRequest) -> dict[tuple[UUID, int], int]:
     """Return the partitions that a FULL names, with their partition epochs."""
     return {
-        (topic.topic_id, each.partition_index): each.partition_epoch
+        (topic.topic_id, state.partition_index): state.partition_epoch
         for topic in full.topic_states
-        for each in topic.partition_states
+        for state in topic.partition_states
     }
 
 
 def _may_be_same(one: LateReplica, partition_epoch: int) -> bool:
-    known = one.end.partition_epoch
-    return known == partition_epoch or -1 in (known, partition_epoch)
+    held_epoch = one.end.partition_epoch
+    return held_epoch == partition_epoch or -1 in (held_epoch, partition_epoch)

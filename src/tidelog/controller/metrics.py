@@ -40,17 +40,17 @@ def statistics(process: ControllerProcess) -> Mapping[str, int]:
     """Return counts for metrics; those of the cluster only while active. Walks over all
     partitions."""
     controller, server = process.controller, process.server
-    found = {
+    figures = {
         "active": int(controller.active),
         "epoch": controller.cluster.controller_epoch,
         "requests_unauthorized": 0 if server is None else server.audit.refused_by_api.total(),
         "unclean_elections": controller.unclean_elections,
     }
     if not controller.active:
-        return found
-    found["store_went_back"] = int(controller.cluster.went_back is not None)
-    found["brokers_of_another_cluster"] = len(controller.founding.strangers())
-    return {**found, **finish(counts(controller.cluster))}
+        return figures
+    figures["store_went_back"] = int(controller.cluster.went_back is not None)
+    figures["brokers_of_another_cluster"] = len(controller.founding.strangers())
+    return {**figures, **finish(counts(controller.cluster))}
 
 
 def store_trouble(process: ControllerProcess) -> str | None:

@@ -236,14 +236,14 @@ class Outbox:
                 )
 
     async def _wait_for_readable_topics(self) -> None:
-        said = None
+        last_why = None
         while (why := requests.why_no_full(self._owner.cluster)) is not None:
-            if why != said:
+            if why != last_why:
                 logger.error(
                     "broker %(broker)s is sent nothing until this is repaired: %(why)s",
                     {"broker": self.broker, "why": why},
                 )
-                said = why
+                last_why = why
             self._awake.clear()
             await self._awake.wait()
 
@@ -397,7 +397,7 @@ class Outbox:
                     topic = error.topic_id if cluster.level.topic_ids else error.topic_name
                     refused[topic, error.partition_index] = error.error_code
         done = []
-        said = GatheredLines(logger)
+        lines = GatheredLines(logger)
         for stop in stops:
             topic = stop.topic_id if cluster.level.topic_ids else stop.name
             code = refused.get((topic, stop.partition))
@@ -408,8 +408,8 @@ class Outbox:
                 refused.pop((topic, stop.partition), None)
             else:
                 what = f"not stopped on broker {self.broker}: {ErrorCode(code).name}"
-                said.add(f"{stop.name}-{stop.partition}", what, logging.WARNING)
-        said.say()
+                lines.add(f"{stop.name}-{stop.partition}", what, logging.WARNING)
+        lines.say()
         if done:
             await self._owner.stopped(self.broker, done)
         if refused:
@@ -439,18 +439,18 @@ class Outbox:
 
     def _log_refused(self, response: messages.LeaderAndIsrResponse) -> None:
         # By name below v5, by topic id from v5. Most answers have no error at all.
-        found = [
+        errors = [
             (error.topic_name, error) for error in response.partition_errors if error.error_code
         ]
         for topic in response.topics:
             refused = [error for error in topic.partition_errors if error.error_code]
-            found += [(str(topic.topic_id), error) for error in refused]
-        said = GatheredLines(logger)
-        for name, error in found:
+            errors += [(str(topic.topic_id), error) for error in refused]
+        lines = GatheredLines(logger)
+        for name, error in errors:
             what = f"refused by broker {self.broker}: {ErrorCode(error.error_code).name}"
-            said.add(f"{name}-{error.partition_index}", what, logging.WARNING)
-        said.say()
-        if any(error.error_code == ErrorCode.KAFKA_STORAGE_ERROR for _, error in found):
+            lines.add(f"{name}-{error.partition_index}", what, logging.WARNING)
+        lines.say()
+        if any(error.error_code == ErrorCode.KAFKA_STORAGE_ERROR for _, error in errors):
             self._retry_later(self._resend)
 
     def _resend(self) -> None:

@@ -61,8 +61,8 @@ class Changes:
             return
         by_topic: dict[str, tuple[list[TopicPartition], list[TopicPartition]]] = {}
         for number, places in enumerate((self.partitions, self.shown)):
-            for where in places:
-                by_topic.setdefault(where.topic, ([], []))[number].append(where)
+            for tp in places:
+                by_topic.setdefault(tp.topic, ([], []))[number].append(tp)
         # In one order for all brokers: they share the requests that are built once.
         held = 0
         for name in sorted(by_topic):
@@ -98,38 +98,38 @@ class Changes:
 def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
     """Return the changes of writes; ``before`` is the state without them."""
     writes = list(writes)
-    found = Changes(kinds=_kinds_of(writes))
+    changes = Changes(kinds=_kinds_of(writes))
     deleted = {x.path for x in writes if isinstance(x, Put) and isinstance(x.record, DeletionNode)}
     for write in writes:
         path = write.path
         above, _, name = path.rpartition("/")
         place = layout.partition_of(path)
         if place is not None:
-            _add_partition(before, found, write, TopicPartition(*place))
+            _add_partition(before, changes, write, TopicPartition(*place))
         elif above == layout.TOPICS:
-            _add_topic(before, found, write, name)
+            _add_topic(before, changes, write, name)
         elif above == layout.TOPIC_HISTORIES:
-            _add_beginning(before, found, write, name)
-            _add_debts(before, found, write, name)
-            _add_stops(before, found, write, name)
-            _add_publication(before, found, write, name)
+            _add_beginning(before, changes, write, name)
+            _add_debts(before, changes, write, name)
+            _add_stops(before, changes, write, name)
+            _add_publication(before, changes, write, name)
         elif above == layout.TOPIC_CONFIGS:
             ends = isinstance(write, Remove) and _is_deleted(before, deleted, name)
-            (found.ended if ends else found.configs).add((TOPIC, name))
+            (changes.ended if ends else changes.configs).add((TOPIC, name))
         elif above == layout.BROKER_CONFIGS:
-            found.configs.add((BROKER, "" if name == layout.ALL_BROKERS else name))
+            changes.configs.add((BROKER, "" if name == layout.ALL_BROKERS else name))
         elif above == layout.BROKERS:
-            found.brokers = True
+            changes.brokers = True
             # The metadata of partitions has offline replicas and the addresses of leaders.
-            found.partitions.update(before.partitions_of(int(name)))
+            changes.partitions.update(before.partitions_of(int(name)))
         elif above == layout.DELETIONS:
             if isinstance(write, Put) and isinstance(write.record, DeletionNode):
-                found.stops.add(write.record.name)
+                changes.stops.add(write.record.name)
         elif above == layout.DELETE_TOPICS and isinstance(write, Put):
             # Kafka's queue: the topic stays in the store, but clients no longer see it.
-            found.stops.add(name)
-            _add_gone(before, found, name)
-    return found
+            changes.stops.add(name)
+            _add_gone(before, changes, name)
+    return changes
 
 
 def kinds_at(paths: Iterable[str]) -> set[type[Record]]:
@@ -151,97 +151,106 @@ def _is_deleted(before: ClusterState, deleted: Collection[str], name: str) -> bo
 
 
 def _add_partition(
-    before: ClusterState, found: Changes, write: Write, where: TopicPartition
+    before: ClusterState, changes: Changes, write: Write, tp: TopicPartition
 ) -> None:
     if isinstance(write, Remove):
         return
     if isinstance(write.record, PartitionState):
-        found.partitions.add(where)
-        if _frees_stops(before, where, write):
-            found.stops.add(where.topic)
-    elif before.level.resizes and where not in before.partition_nodes:
+        changes.partitions.add(tp)
+        if _frees_stops(before, tp, write):
+            changes.stops.add(tp.topic)
+    elif before.level.resizes and tp not in before.partition_nodes:
         # An epoch that comes late: brokers have a replica without one.
-        found.partitions.add(where)
+        changes.partitions.add(tp)
 
 
-def _add_topic(before: ClusterState, found: Changes, write: Write, name: str) -> None:
-    known = before.topics.get(name)
+def _add_topic(before: ClusterState, changes: Changes, write: Write, name: str) -> None:
+    former_node = before.topics.get(name)
     if isinstance(write, Remove):
-        _add_gone(before, found, name)
+        _add_gone(before, changes, name)
         return
     if not isinstance(write.record, TopicNode):
         return
     now = write.record.partitions
-    if known is None or known.topic_id != write.record.topic_id:
+    if former_node is None or former_node.topic_id != write.record.topic_id:
         # Also partitions whose states come with a later commit, or when their broker registers:
         # with a part of a topic, clients would hash keys and place groups by a wrong count. No
         # broker was sent a topic without an id, so a topic that gets one concerns all partitions.
         indexes = set(now)
     else:
         # A reassignment of one partition sends no command for the others.
-        former = known.partitions
+        former = former_node.partitions
         indexes = {index for index, replicas in now.items() if former.get(index) != replicas}
-    if known is None or known.topic_id != write.record.topic_id or len(now) > len(known.partitions):
+    if (
+        former_node is None
+        or former_node.topic_id != write.record.topic_id
+        or len(now) > len(former_node.partitions)
+    ):
         # Even if it has none: so brokers get the revision before its first LeaderAndIsr.
-        found.configs.add((TOPIC, name))
-    found.partitions.update(TopicPartition(name, index) for index in indexes)
-    removed = [] if known is None else sorted(known.partitions.keys() - now.keys())
-    if known is not None and known.topic_id == write.record.topic_id and removed:
-        found.gone[name] = Gone(name, before.topic_id(name), tuple(removed), is_whole=False)
+        changes.configs.add((TOPIC, name))
+    changes.partitions.update(TopicPartition(name, index) for index in indexes)
+    removed = [] if former_node is None else sorted(former_node.partitions.keys() - now.keys())
+    if former_node is not None and former_node.topic_id == write.record.topic_id and removed:
+        changes.gone[name] = Gone(name, before.topic_id(name), tuple(removed), is_whole=False)
 
 
-def _add_gone(before: ClusterState, found: Changes, name: str) -> None:
-    known = before.topics.get(name)
-    if known is not None:
+def _add_gone(before: ClusterState, changes: Changes, name: str) -> None:
+    node = before.topics.get(name)
+    if node is not None:
         topic_id = before.topic_id(name)
-        found.gone[name] = Gone(name, topic_id, tuple(sorted(known.partitions)))
+        changes.gone[name] = Gone(name, topic_id, tuple(sorted(node.partitions)))
 
 
-def _add_stops(before: ClusterState, found: Changes, write: Write, name: str) -> None:
-    known = before.topic_histories.get(name)
-    noted = {} if known is None else known.pending_stops
-    epochs = {} if known is None else known.stop_partition_epochs
+def _add_stops(before: ClusterState, changes: Changes, write: Write, name: str) -> None:
+    old_history = before.topic_histories.get(name)
+    noted = {} if old_history is None else old_history.pending_stops
+    epochs = {} if old_history is None else old_history.stop_partition_epochs
     if isinstance(write, Put) and isinstance(write.record, TopicHistory):
         now, epochs_now = write.record.pending_stops, write.record.stop_partition_epochs
         # A note that goes, because a broker has confirmed, leaves nothing to send.
         if any(noted.get(index) != owed for index, owed in now.items()) or any(
             epochs.get(index) != of_notes for index, of_notes in epochs_now.items()
         ):
-            found.stops.add(name)
+            changes.stops.add(name)
 
 
-def _add_beginning(before: ClusterState, found: Changes, write: Write, name: str) -> None:
+def _add_beginning(before: ClusterState, changes: Changes, write: Write, name: str) -> None:
     # A resize closes no partition before its brokers have responded to a request that came after
     # its plan (docs/decisions/0108). This one has nothing new, and costs them the least.
-    known = before.topic_histories.get(name)
+    old_history = before.topic_histories.get(name)
     if isinstance(write, Put) and isinstance(write.record, TopicHistory):
-        is_new = known is None or known.resize is None
-        found.brokers |= is_new and write.record.resize is not None
+        is_new = old_history is None or old_history.resize is None
+        changes.brokers |= is_new and write.record.resize is not None
 
 
-def _add_publication(before: ClusterState, found: Changes, write: Write, name: str) -> None:
+def _add_publication(before: ClusterState, changes: Changes, write: Write, name: str) -> None:
     # Raised and new partitions come by their states. A publication changes what clients see of all
     # partitions: the count, the resize epoch, births and retirements. Nothing changes for their
     # leaders and followers, and producers wait for this one.
-    known, node = before.topic_histories.get(name), before.topics.get(name)
-    if known is None or known.resize is None or known.resize.published or node is None:
+    old_history, node = before.topic_histories.get(name), before.topics.get(name)
+    if (
+        old_history is None
+        or old_history.resize is None
+        or old_history.resize.published
+        or node is None
+    ):
         return
     if isinstance(write, Put) and isinstance(write.record, TopicHistory):
         plan = write.record.resize
         if plan is None or plan.published:
-            found.shown.update(TopicPartition(name, index) for index in node.partitions)
+            changes.shown.update(TopicPartition(name, index) for index in node.partitions)
 
 
-def _frees_stops(before: ClusterState, where: TopicPartition, write: Put) -> bool:
+def _frees_stops(before: ClusterState, tp: TopicPartition, write: Put) -> bool:
     # A replica that was moved away is stopped when this write takes it out of the ISR.
-    history, state = before.topic_histories.get(where.topic), before.states.get(where)
-    owed = {} if history is None else history.pending_stops.get(where.partition, {})
+    history, state = before.topic_histories.get(tp.topic), before.states.get(tp)
+    owed = {} if history is None else history.pending_stops.get(tp.partition, {})
     if not owed or state is None or not isinstance(write.record, PartitionState):
         return bool(owed)
     return not owed.keys().isdisjoint(set(state.isr).difference(write.record.isr))
 
 
-def _add_debts(before: ClusterState, found: Changes, write: Write, name: str) -> None:
+def _add_debts(before: ClusterState, changes: Changes, write: Write, name: str) -> None:
     # LeaderAndIsr has a flag for debt records, so leaders must be sent the end of one. The begin of
     # one comes with a change of the state; additions to it do not concern a leader.
     history = before.topic_histories.get(name)
@@ -250,7 +259,7 @@ def _add_debts(before: ClusterState, found: Changes, write: Write, name: str) ->
     left: Collection[int] = ()
     if isinstance(write, Put) and isinstance(write.record, TopicHistory):
         left = write.record.unclean
-    found.partitions.update(TopicPartition(name, x) for x in history.unclean if x not in left)
+    changes.partitions.update(TopicPartition(name, x) for x in history.unclean if x not in left)
 
 
 def unclean_elections(before: ClusterState, writes: Iterable[Write]) -> int:

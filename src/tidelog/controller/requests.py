@@ -103,7 +103,7 @@ def leader_and_isr(
     It leaves out topics that are marked for deletion or have no id yet. A partition whose state
     node is damaged or missing has leader -1 and epoch -1.
     """
-    own = _by_topic(cluster, (where for where in places if broker in cluster.hosts(where)))
+    own = _by_topic(cluster, (tp for tp in places if broker in cluster.hosts(tp)))
     return commands(cluster, sender, broker, own, kind, {})
 
 
@@ -112,19 +112,19 @@ def by_broker(cluster: ClusterState, places: Iterable[TopicPartition]) -> Split:
 
     One pass for all brokers: its time grows with the replicas, not with partitions times brokers.
     """
-    found: Split = {}
+    split: Split = {}
     has_others = bool(cluster.moves or cluster.damaged)
     for name, wheres in _by_topic(cluster, places).items():
         assigned = cluster.topics[name].partitions
         of_topic: dict[int, list[TopicPartition]] = {}
-        for where in wheres:
-            hosts = cluster.hosts(where) if has_others else assigned[where.partition]
+        for tp in wheres:
+            hosts = cluster.hosts(tp) if has_others else assigned[tp.partition]
             # A node that a tool wrote may name a broker twice.
             for broker in dict.fromkeys(hosts):
-                of_topic.setdefault(broker, []).append(where)
+                of_topic.setdefault(broker, []).append(tp)
         for broker, own in of_topic.items():
-            found.setdefault(broker, {})[name] = own
-    return found
+            split.setdefault(broker, {})[name] = own
+    return split
 
 
 def commands(
@@ -151,11 +151,11 @@ def commands(
         debts = {} if history is None else history.unclean
         for side, places in _by_side(cluster, name, wheres):
             states = []
-            for where in places:
-                command = made.get(where)
+            for tp in places:
+                command = made.get(tp)
                 if command is None:
-                    replicas = node.partitions[where.partition]
-                    command = made[where] = _command(cluster, where, replicas, debts)
+                    replicas = node.partitions[tp.partition]
+                    command = made[tp] = _command(cluster, tp, replicas, debts)
                 leaders.add(command.leader)
                 states.append(command)
             topics.append(
@@ -198,21 +198,21 @@ def _by_side(
     if common is not None:
         return ((common, wheres),)
     sides = Sides(name, node, history, cluster.partition_nodes)
-    found: dict[Side, list[TopicPartition]] = {}
-    for where in wheres:
-        if sides.is_born(where.partition):
-            found.setdefault(sides.of(where.partition), []).append(where)
-    return found.items()
+    by_side: dict[Side, list[TopicPartition]] = {}
+    for tp in wheres:
+        if sides.is_born(tp.partition):
+            by_side.setdefault(sides.of(tp.partition), []).append(tp)
+    return by_side.items()
 
 
 def _command(
-    cluster: ClusterState, where: TopicPartition, replicas: list[int], debts: Collection[int]
+    cluster: ClusterState, tp: TopicPartition, replicas: list[int], debts: Collection[int]
 ) -> PartitionCommand:
-    state, version = _state(cluster, where)
+    state, version = _state(cluster, tp)
     if state.target_replicas is not None and not cluster.level.target_replicas:
         replicas = list(hosts_of(replicas, state.target_replicas))
     command = messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState(
-        partition_index=where.partition,
+        partition_index=tp.partition,
         controller_epoch=state.controller_epoch,
         leader=state.leader,
         leader_epoch=state.leader_epoch,
@@ -222,9 +222,9 @@ def _command(
         target_replicas=state.target_replicas,
         is_new=version == 0,
         is_unclean_leader=state.is_unclean_leader,
-        has_debt=where.partition in debts,
+        has_debt=tp.partition in debts,
     )
-    node = cluster.partition_nodes.get(where) if cluster.level.resizes else None
+    node = cluster.partition_nodes.get(tp) if cluster.level.resizes else None
     if node is not None:
         command.partition_epoch = node.partition_epoch
         command.birth_epoch = node.birth_epoch
@@ -262,10 +262,8 @@ def update_metadata(
         node = cluster.topics[name]
         shown = shown_topic(node, cluster.topic_histories.get(name))
         if shown.end is not None:
-            wheres = [where for where in wheres if where.partition < shown.end]
-        states = [
-            _metadata(cluster, where, node.partitions[where.partition], shown) for where in wheres
-        ]
+            wheres = [tp for tp in wheres if tp.partition < shown.end]
+        states = [_metadata(cluster, tp, node.partitions[tp.partition], shown) for tp in wheres]
         topics.append(
             request.UpdateMetadataTopicState(
                 name,
@@ -299,8 +297,8 @@ def update_configs(
         entities += [(BROKER, ""), (BROKER, str(broker))]
     made = []
     for kind, name in sorted(entities):
-        found = _configs(cluster, kind, name)
-        configs = [request.Config(key, value) for key, value in sorted(found.items())]
+        values = _configs(cluster, kind, name)
+        configs = [request.Config(key, value) for key, value in sorted(values.items())]
         made.append(request.Entity(kind, name, configs))
     return request(
         controller_id=sender.controller_id,
@@ -386,49 +384,49 @@ def _by_topic(
     one); a FULL waits for them (``why_no_full``). This and the functions below run for every
     partition and broker: they look up each value once.
     """
-    found: dict[str, list[TopicPartition]] = {}
-    for where in places:
-        found.setdefault(where.topic, []).append(where)
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in places:
+        by_topic.setdefault(tp.topic, []).append(tp)
     with_ids = cluster.level.topic_ids
-    for name, wheres in list(found.items()):
+    for name, wheres in list(by_topic.items()):
         node = cluster.topics.get(name)
         is_sent = name not in cluster.marked and (not with_ids or cluster.topic_id(name) != NO_ID)
         assigned = node.partitions if node is not None and is_sent else {}
-        known = [where for where in wheres if assigned.get(where.partition)]
-        if known:
-            known.sort()
-            found[name] = known
+        hosted = [tp for tp in wheres if assigned.get(tp.partition)]
+        if hosted:
+            hosted.sort()
+            by_topic[name] = hosted
         else:
-            del found[name]
+            del by_topic[name]
     # The input may be a set: without a sorted order a simulated run could not be repeated.
-    return dict(sorted(found.items()))
+    return dict(sorted(by_topic.items()))
 
 
-def _state(cluster: ClusterState, where: TopicPartition) -> tuple[PartitionState, int]:
+def _state(cluster: ClusterState, tp: TopicPartition) -> tuple[PartitionState, int]:
     """Return the state to send, and its version."""
-    path = layout.state(where.topic, where.partition)
-    state = cluster.states.get(where)
+    path = layout.state(tp.topic, tp.partition)
+    state = cluster.states.get(tp)
     if state is None or path in cluster.damaged:
         state = PartitionState(NO_LEADER, -1, cluster.controller_epoch, [])
     return state, cluster.versions.get(path, -1)
 
 
 def _metadata(
-    cluster: ClusterState, where: TopicPartition, replicas: list[int], shown: ShownTopic
+    cluster: ClusterState, tp: TopicPartition, replicas: list[int], shown: ShownTopic
 ) -> messages.UpdateMetadataRequest.UpdateMetadataPartitionState:
-    state, version = _state(cluster, where)
+    state, version = _state(cluster, tp)
     brokers, broken = cluster.brokers, cluster.broken
     made = messages.UpdateMetadataRequest.UpdateMetadataPartitionState(
-        partition_index=where.partition,
+        partition_index=tp.partition,
         controller_epoch=state.controller_epoch,
         leader=state.leader,
         leader_epoch=state.leader_epoch,
         isr=state.isr,
         isr_version=version,
         replicas=replicas,
-        offline_replicas=[x for x in replicas if x not in brokers or (x, where) in broken],
+        offline_replicas=[x for x in replicas if x not in brokers or (x, tp) in broken],
     )
-    node = cluster.partition_nodes.get(where) if cluster.level.resizes else None
+    node = cluster.partition_nodes.get(tp) if cluster.level.resizes else None
     if node is not None:
         made.partition_epoch = node.partition_epoch
         if node.birth_epoch:

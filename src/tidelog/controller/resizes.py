@@ -246,8 +246,8 @@ class Resizes:
         return True
 
     def _note_wait(self, name: str, plan: ResizePlan) -> None:
-        known = self._waiting.get(name)
-        if known is None or known[0] != plan:
+        waiting = self._waiting.get(name)
+        if waiting is None or waiting[0] != plan:
             self._waiting[name] = plan, self._now_ms()
 
     def _note_failure(self, name: str) -> None:
@@ -264,10 +264,10 @@ class Resizes:
         self._undone[name] = plan.resize_epoch, refusal
 
     def _is_late(self, name: str, plan: ResizePlan) -> bool:
-        known = self._waiting.get(name)
-        if known is None or known[0] != plan:
+        waiting = self._waiting.get(name)
+        if waiting is None or waiting[0] != plan:
             return False
-        return self._now_ms() - known[1] >= self._controller.configs.resize_timeout_ms
+        return self._now_ms() - waiting[1] >= self._controller.configs.resize_timeout_ms
 
     def _is_known(self, name: str) -> bool:
         # A controller that found the plan published opens its channels with everything.

@@ -115,7 +115,7 @@ class RetiredPartitions:
         committed = await self._commits(drained) if drained else None
         purged = []
         for name in names:
-            found = answers[name]
+            held = answers[name]
             waited: set[int] = set()
             of_topic: Commits | None = {}
             if name in drained:
@@ -124,22 +124,22 @@ class RetiredPartitions:
             kept = open_until(
                 controller.cluster, name, self._now_ms(), controller.configs.retired_purge_delay_ms
             )
-            holds = retained(controller.cluster, name, found, of_topic, expiries, kept)
+            holds = retained(controller.cluster, name, held, of_topic, expiries, kept)
             soft_state.note_retained(controller.cluster, name, holds)
             if name in drained:
-                waited = undrained(controller.cluster, name, found, of_topic)
-                wanted = to_purge(controller.cluster, name, found, waited, kept)
+                waited = undrained(controller.cluster, name, held, of_topic)
+                wanted = to_purge(controller.cluster, name, held, waited, kept)
                 if wanted and purges:
                     await self._purge({TopicPartition(name, x): y for x, y in wanted.items()})
                     purged.append(name)
                     continue
-            await self._remove(name, found, waited, kept)
+            await self._remove(name, held, waited, kept)
         return purged
 
     async def _remove(
         self,
         name: str,
-        found: dict[int, Held],
+        held: dict[int, Held],
         waited: Collection[int],
         kept: Mapping[int, int],
     ) -> None:
@@ -147,7 +147,7 @@ class RetiredPartitions:
         while removed:
             try:
                 removed, _ = await self._controller.perform(
-                    lambda cluster: remove_retired(cluster, name, found, waited, kept)
+                    lambda cluster: remove_retired(cluster, name, held, waited, kept)
                 )
             except WriteTooLarge as error:
                 logger.error(
@@ -159,18 +159,18 @@ class RetiredPartitions:
     async def _answers(self, names: Collection[str]) -> Answers:
         """Ask all leaders at once; those that do not answer are left out."""
         asked = build.by_leader(self._controller.cluster, names)
-        found: Answers = {}
+        by_topic: Answers = {}
         for of_leader in await asyncio.gather(*(self._ask(x, asked[x]) for x in sorted(asked))):
-            for where, held in of_leader.items():
-                found.setdefault(where.topic, {})[where.partition] = held
-        return found
+            for tp, held in of_leader.items():
+                by_topic.setdefault(tp.topic, {})[tp.partition] = held
+        return by_topic
 
     async def _ask(self, leader: int, asked: Sequence[build.Retired]) -> dict[TopicPartition, Held]:
-        found: dict[TopicPartition, Held] = {}
+        held: dict[TopicPartition, Held] = {}
         try:
             async with self._connected(leader) as connection:
-                for at in range(0, len(asked), ASKED_AT_ONCE):
-                    some = asked[at : at + ASKED_AT_ONCE]
+                for start in range(0, len(asked), ASKED_AT_ONCE):
+                    some = asked[start : start + ASKED_AT_ONCE]
                     questions = (
                         build.describe_fences(some),
                         build.list_offsets(some, build.EARLIEST),
@@ -179,19 +179,19 @@ class RetiredPartitions:
                         build.log_ends(some),
                     )
                     answers = [await connection.send(x, None, ANSWER_MS) for x in questions]
-                    found.update(build.held(some, leader, *answers))
+                    held.update(build.held(some, leader, *answers))
         except ClientError as error:
             logger.info(
                 "broker %(broker)s was not asked what its retired partitions hold: %(error)s",
                 {"broker": leader, "error": error},
             )
-        return found
+        return held
 
     async def _purge(self, wanted: dict[TopicPartition, Held]) -> None:
         """Have leaders delete the records before the seals."""
         by_leader: dict[int, dict[TopicPartition, int]] = {}
-        for where, held in wanted.items():
-            by_leader.setdefault(held.leader, {})[where] = held.data_end
+        for tp, held in wanted.items():
+            by_leader.setdefault(held.leader, {})[tp] = held.data_end
         for leader, ends in by_leader.items():
             request = build.delete_records(ends, ANSWER_MS)
             try:
@@ -217,21 +217,21 @@ class RetiredPartitions:
         if before is None:
             logger.info("not all groups can be asked: a coordinator has no leader")
             return None
-        found = build.Committed({}, {})
+        committed = build.Committed({}, {})
         try:
             for broker in sorted({leader for leader, _ in before.values()}):
-                await self._ask_coordinator(broker, names, found)
+                await self._ask_coordinator(broker, names, committed)
         except ClientError as error:
             logger.info("not all groups can be asked: %(error)s", {"error": error})
             return None
         if offsets_leaders(self._controller.cluster) != before:
             return None
-        return found
+        return committed
 
     async def _ask_coordinator(
         self, broker: int, names: Collection[str], committed: build.Committed
     ) -> None:
-        found = committed.offsets
+        offsets = committed.offsets
         async with self._connected(broker) as connection:
             listed = await connection.send(messages.ListGroupsRequest(), None, ANSWER_MS)
             if listed.error_code:
@@ -242,21 +242,21 @@ class RetiredPartitions:
                 for group in listed.groups
                 if group.protocol_type == PROTOCOL_TYPE and group.group_state not in MEMBERLESS
             }
-            for at in range(0, len(groups), GROUPS_AT_ONCE):
-                request = build.offset_fetch(groups[at : at + GROUPS_AT_ONCE])
+            for start in range(0, len(groups), GROUPS_AT_ONCE):
+                request = build.offset_fetch(groups[start : start + GROUPS_AT_ONCE])
                 answer = await connection.send(request, None, ANSWER_MS)
                 error = build.take_commits(answer, names, committed)
                 if error:
                     raise Refused(error, f"the offsets of groups of broker {broker}")
                 lacking = [
                     group
-                    for group in groups[at : at + GROUPS_AT_ONCE]
-                    if group in joined and any(group not in found.get(x, {}) for x in names)
+                    for group in groups[start : start + GROUPS_AT_ONCE]
+                    if group in joined and any(group not in offsets.get(x, {}) for x in names)
                 ]
                 if not lacking:
                     continue
                 described = await connection.send(build.describe_groups(lacking), None, ANSWER_MS)
-                error = build.take_readers(described, names, found)
+                error = build.take_readers(described, names, offsets)
                 if error:
                     raise Refused(error, f"the members of groups of broker {broker}")
 

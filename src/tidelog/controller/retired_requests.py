@@ -46,15 +46,15 @@ class Committed(NamedTuple):
 
 def by_leader(cluster: ClusterState, names: Iterable[str]) -> dict[int, list[Retired]]:
     """Return the retired partitions of topics by the broker that leads them."""
-    found: dict[int, list[Retired]] = {}
+    of_leaders: dict[int, list[Retired]] = {}
     for name in names:
         for index in retired_from_the_top(cluster, name) if name in cluster.topics else ():
-            where = TopicPartition(name, index)
-            state, node = cluster.states.get(where), cluster.partition_nodes[where]
+            tp = TopicPartition(name, index)
+            state, node = cluster.states.get(tp), cluster.partition_nodes[tp]
             if state is not None and state.leader != NO_LEADER:
-                one = Retired(where, state.leader_epoch, node.retirement_epoch)
-                found.setdefault(state.leader, []).append(one)
-    return found
+                one = Retired(tp, state.leader_epoch, node.retirement_epoch)
+                of_leaders.setdefault(state.leader, []).append(one)
+    return of_leaders
 
 
 def describe_fences(asked: Sequence[Retired]) -> messages.DescribeFencesRequest:
@@ -64,7 +64,7 @@ def describe_fences(asked: Sequence[Retired]) -> messages.DescribeFencesRequest:
         topics=topics_field(
             (one.where for one in asked),
             request.Topic,
-            lambda where: request.Partition(where.partition),
+            lambda tp: request.Partition(tp.partition),
         )
     )
 
@@ -79,7 +79,7 @@ def list_offsets(asked: Sequence[Retired], timestamp: int) -> messages.ListOffse
         topics=topics_field(
             epochs,
             request.ListOffsetsTopic,
-            lambda where: request.ListOffsetsPartition(where.partition, epochs[where], timestamp),
+            lambda tp: request.ListOffsetsPartition(tp.partition, epochs[tp], timestamp),
         ),
     )
 
@@ -93,9 +93,7 @@ def log_ends(asked: Sequence[Retired]) -> messages.OffsetForLeaderEpochRequest:
         topics=topics_field(
             epochs,
             request.OffsetForLeaderTopic,
-            lambda where: request.OffsetForLeaderPartition(
-                where.partition, epochs[where], epochs[where]
-            ),
+            lambda tp: request.OffsetForLeaderPartition(tp.partition, epochs[tp], epochs[tp]),
         ),
     )
 
@@ -112,16 +110,16 @@ def held(
     data_ends = dict(_data_ends(asked, fences))
     log_starts, stable, log_end = _offsets(starts), _offsets(stable_ends), dict(_log_ends(ends))
     return {
-        where: Held(
+        tp: Held(
             leader,
             epoch,
-            log_starts[where],
-            stable[where],
-            log_end[where, epoch],
-            data_ends.get(where, UNKNOWN),
+            log_starts[tp],
+            stable[tp],
+            log_end[tp, epoch],
+            data_ends.get(tp, UNKNOWN),
         )
-        for where, epoch, _ in asked
-        if where in log_starts and where in stable and (where, epoch) in log_end
+        for tp, epoch, _ in asked
+        if tp in log_starts and tp in stable and (tp, epoch) in log_end
     }
 
 
@@ -130,11 +128,11 @@ def _data_ends(
 ) -> Iterator[tuple[TopicPartition, int]]:
     wanted = {one.where: one for one in asked}
     for topic in answer.topics:
-        for each in topic.partitions:
-            one = wanted.get(TopicPartition(topic.topic, each.partition))
-            if one is None or each.error_code or each.leader_epoch != one.leader_epoch:
+        for partition in topic.partitions:
+            one = wanted.get(TopicPartition(topic.topic, partition.partition))
+            if one is None or partition.error_code or partition.leader_epoch != one.leader_epoch:
                 continue
-            for fence in each.fences:
+            for fence in partition.fences:
                 # A seal of an earlier retirement was undone: data may have come after it.
                 is_its = fence.resize_epoch == one.retirement_epoch
                 if is_its and fence.kind == ChangeKind.SEAL:
@@ -143,10 +141,10 @@ def _data_ends(
 
 def _offsets(answer: messages.ListOffsetsResponse) -> dict[TopicPartition, int]:
     return {
-        TopicPartition(topic.name, each.partition_index): each.offset
+        TopicPartition(topic.name, partition.partition_index): partition.offset
         for topic in answer.topics
-        for each in topic.partitions
-        if not each.error_code and each.offset >= 0
+        for partition in topic.partitions
+        if not partition.error_code and partition.offset >= 0
     }
 
 
@@ -154,10 +152,10 @@ def _log_ends(
     answer: messages.OffsetForLeaderEpochResponse,
 ) -> Iterator[tuple[tuple[TopicPartition, int], int]]:
     for topic in answer.topics:
-        for each in topic.partitions:
-            if not each.error_code and each.end_offset >= 0:
-                where = TopicPartition(topic.topic, each.partition)
-                yield (where, each.leader_epoch), each.end_offset
+        for partition in topic.partitions:
+            if not partition.error_code and partition.end_offset >= 0:
+                tp = TopicPartition(topic.topic, partition.partition)
+                yield (tp, partition.leader_epoch), partition.end_offset
 
 
 def delete_records(
@@ -169,7 +167,7 @@ def delete_records(
         topics=topics_field(
             wanted,
             request.DeleteRecordsTopic,
-            lambda where: request.DeleteRecordsPartition(where.partition, wanted[where]),
+            lambda tp: request.DeleteRecordsPartition(tp.partition, wanted[tp]),
         ),
         timeout_ms=timeout_ms,
     )
@@ -183,9 +181,9 @@ def offset_fetch(groups: Sequence[str]) -> messages.OffsetFetchRequest:
 
 
 def take_commits(
-    answer: messages.OffsetFetchResponse, names: Container[str], found: Committed
+    answer: messages.OffsetFetchResponse, names: Container[str], committed: Committed
 ) -> int:
-    """Add committed offsets of topics to ``found``; return the first error.
+    """Add committed offsets of topics to ``committed``; return the first error.
 
     A group that has none of a topic is no live group of it.
     """
@@ -196,28 +194,30 @@ def take_commits(
             if topic.name not in names:
                 continue
             offsets = {
-                each.partition_index: each.committed_offset
-                for each in topic.partitions
-                if each.committed_offset >= 0
+                partition.partition_index: partition.committed_offset
+                for partition in topic.partitions
+                if partition.committed_offset >= 0
             }
             error = next((x.error_code for x in topic.partitions if x.error_code), 0)
             if error:
                 return int(error)
             if offsets:
-                of_topic = found.offsets.setdefault(topic.name, {})
+                of_topic = committed.offsets.setdefault(topic.name, {})
                 of_topic.setdefault(group.group_id, {}).update(offsets)
-                _take_expiry(found, topic, group.group_id)
+                _take_expiry(committed, topic, group.group_id)
     return 0
 
 
 def _take_expiry(
-    found: Committed, topic: messages.OffsetFetchResponse.OffsetFetchResponseTopics, group: str
+    committed: Committed, topic: messages.OffsetFetchResponse.OffsetFetchResponseTopics, group: str
 ) -> None:
     """Note when the last offset of a group in a topic expires; UNKNOWN if one does not now."""
-    times = [each.expires_ms for each in topic.partitions if each.committed_offset >= 0]
-    known = found.expiries.setdefault(topic.name, {}).get(group)
-    times += [] if known is None else [known]
-    found.expiries[topic.name][group] = UNKNOWN if UNKNOWN in times else max(times)
+    times = [
+        partition.expires_ms for partition in topic.partitions if partition.committed_offset >= 0
+    ]
+    earlier = committed.expiries.setdefault(topic.name, {}).get(group)
+    times += [] if earlier is None else [earlier]
+    committed.expiries[topic.name][group] = UNKNOWN if UNKNOWN in times else max(times)
 
 
 def describe_groups(groups: Sequence[str]) -> messages.DescribeGroupsRequest:
@@ -228,7 +228,7 @@ def describe_groups(groups: Sequence[str]) -> messages.DescribeGroupsRequest:
 def take_readers(
     answer: messages.DescribeGroupsResponse,
     names: Collection[str],
-    found: dict[str, dict[str, dict[int, int]]],
+    offsets: dict[str, dict[str, dict[int, int]]],
 ) -> int:
     """Add the groups whose members read topics, where they have no commits; return the first error.
 
@@ -246,7 +246,7 @@ def take_readers(
             read = None if left < 0 else _topics_read(subscription, assignment)
             for name in names:
                 if read is None or name in read:
-                    found.setdefault(name, {}).setdefault(group.group_id, {})
+                    offsets.setdefault(name, {}).setdefault(group.group_id, {})
     return 0
 
 

@@ -136,7 +136,7 @@ class SessionWatch:
 
     def is_session(self, peer: Peer) -> bool:
         """Return whether a connection is the one that carries a broker's heartbeats."""
-        return any(known is peer for known in self._peers.values())
+        return any(open_peer is peer for open_peer in self._peers.values())
 
     def is_session_of(self, broker: int, peer: Peer) -> bool:
         """Return whether a broker registered on this connection, and on none since."""

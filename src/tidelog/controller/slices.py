@@ -56,6 +56,6 @@ async def perform_in_slices(
         ) -> Decision[list[Answer]]:
             return decide(cluster, part)
 
-        found, revision = await performer.perform(decide_part, applied)
-        answers += found
+        part_answers, revision = await performer.perform(decide_part, applied)
+        answers += part_answers
     return answers, revision

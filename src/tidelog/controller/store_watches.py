@@ -183,10 +183,10 @@ class StoreWatches:
     def _content(self) -> set[str]:
         """Return the nodes whose content is watched: known ones and damaged ones."""
         cluster = self._controller.cluster
-        found = {layout.topic(name) for name in cluster.topics}
-        found |= {layout.topic_configs(name) for name in cluster.topic_configs}
-        found |= {layout.broker_configs(name) for name in cluster.broker_configs}
-        return found | cluster.damaged.keys()
+        paths = {layout.topic(name) for name in cluster.topics}
+        paths |= {layout.topic_configs(name) for name in cluster.topic_configs}
+        paths |= {layout.broker_configs(name) for name in cluster.broker_configs}
+        return paths | cluster.damaged.keys()
 
     async def _check_some(self) -> None:
         paths = list(islice(self._changed, CHECKED_ONCE))
@@ -294,10 +294,10 @@ class StoreWatches:
             named.update(dict.fromkeys(wanted))
             if layout.CONTROLLER in read:
                 self._check_controller_node(read.pop(layout.CONTROLLER))
-            found = external_changes.changed(controller.cluster, read)
+            changed_nodes = external_changes.changed(controller.cluster, read)
             try:
-                if found:
-                    self._log(await self._take_up(found))
+                if changed_nodes:
+                    self._log(await self._take_up(changed_nodes))
             except NodeChanged as changed:
                 conflict = changed.conflict
                 if conflict.reason is Reason.NOT_EMPTY or not _is_external(conflict.path):
@@ -309,7 +309,7 @@ class StoreWatches:
                 raise
             else:
                 self._watch_known((*wanted, *controller.cluster.damaged))
-                return bool(found)
+                return bool(changed_nodes)
         controller.lose(
             f"other programs wrote the nodes that it takes up, {MOST_CHECKS} times in a row"
         )
@@ -323,7 +323,7 @@ class StoreWatches:
             self._controller.lose(str(error))
             raise NotActive from error
 
-    async def _take_up(self, found: Mapping[str, Node | None]) -> Taken:
+    async def _take_up(self, changed_nodes: Mapping[str, Node | None]) -> Taken:
         """Take up changed nodes on a copy, which becomes the state once all its writes are durable.
 
         Until then no other code reads nodes that may still be corrected: because of a mark that is
@@ -333,17 +333,19 @@ class StoreWatches:
         before, draft = controller.cluster, controller.cluster.draft()
         deletes = controller.configs.delete_topic_enable
         now_ms = controller.seams.clock.wall_ms()
-        decision = external_changes.take_up(draft, found, controller.entropy, deletes, now_ms)
+        decision = external_changes.take_up(
+            draft, changed_nodes, controller.entropy, deletes, now_ms
+        )
         committed = Changes()
         for position, part in enumerate(parts(decision, controller.store.max_write_bytes)):
             committed.add(await controller.commit(part, draft, first=not position))
         # External changes count as they are in the new state.
-        changes = changes_of(before, external_changes.as_writes(found, draft))
+        changes = changes_of(before, external_changes.as_writes(changed_nodes, draft))
         changes.add(committed)
-        changes.add(_of_topics(draft, found))
+        changes.add(_of_topics(draft, changed_nodes))
         changes.add(_unmarked(before, draft))
         # Also of what cannot be read, which is no write.
-        changes.kinds.update(kinds_at(found))
+        changes.kinds.update(kinds_at(changed_nodes))
         before.adopt(draft)
         controller.send(changes)
         return decision.answer
@@ -409,9 +411,11 @@ def _is_external(path: str) -> bool:
     return layout.topic_of(path) is not None or path.startswith(_EXTERNALLY_WRITTEN)
 
 
-def _of_topics(cluster: ClusterState, found: Mapping[str, Node | None]) -> Changes:
+def _of_topics(cluster: ClusterState, changed_nodes: Mapping[str, Node | None]) -> Changes:
     """Return the changes for a topic's changed node: all its partitions."""
-    names = [path.rpartition("/")[2] for path in found if path.startswith(f"{layout.TOPICS}/")]
+    names = [
+        path.rpartition("/")[2] for path in changed_nodes if path.startswith(f"{layout.TOPICS}/")
+    ]
     return Changes(partitions=_partitions(cluster, names))
 
 

@@ -52,7 +52,7 @@ async def begin_plan(performer: Performer) -> None:
             decide,
             applied,
         )
-        refused = [f"{where}: {refusal.sentence}" for where, refusal in answers if refusal]
+        refused = [f"{tp}: {refusal.sentence}" for tp, refusal in answers if refusal]
         _name(refused)
         logger.info(
             "the plan in %(node)s has begun: %(begun)d partitions, %(refused)d refused",

@@ -38,23 +38,23 @@ MOST_PARTITIONS = 2**31 - 1
 def subscribed_topics(subscription: bytes, most: int = MOST_SUBSCRIBED) -> frozenset[str] | None:
     """Return the topics of one member's subscription; None when the bytes are none, or have more
     than ``most`` entries."""
-    found = set()
+    topics = set()
     try:
         version, count = _HEAD.unpack_from(subscription)
         if version < 0 or not 0 <= count <= most:
             return None
-        at = _HEAD.size
+        position = _HEAD.size
         # Without a FieldReader: a group may have very many entries, and this takes a third.
         for _ in range(count):
-            (length,) = _LENGTH.unpack_from(subscription, at)
-            end = at + _LENGTH.size + length
+            (length,) = _LENGTH.unpack_from(subscription, position)
+            end = position + _LENGTH.size + length
             if length < 0 or end > len(subscription):
                 return None
-            found.add(str(subscription[at + _LENGTH.size : end], "utf-8"))
-            at = end
+            topics.add(str(subscription[position + _LENGTH.size : end], "utf-8"))
+            position = end
     except (struct.error, UnicodeDecodeError):
         return None
-    return frozenset(found)
+    return frozenset(topics)
 
 
 def all_subscribed(
@@ -62,14 +62,14 @@ def all_subscribed(
 ) -> frozenset[str] | None:
     """Return the topics of all members' subscriptions, each different one read once; None when one
     cannot be read, or they have more than ``most`` entries together."""
-    found: set[str] = set()
+    subscribed: set[str] = set()
     for subscription in set(subscriptions):
         topics = subscribed_topics(subscription, most)
         if topics is None:
             return None
         most -= entries_in(subscription)
-        found |= topics
-    return frozenset(found)
+        subscribed |= topics
+    return frozenset(subscribed)
 
 
 def entries_in(data: bytes) -> int:
@@ -91,16 +91,16 @@ def assigned_partitions(assignment: bytes) -> Iterator[tuple[str, tuple[int, ...
         # An entry takes six bytes at least, as above.
         if version < 0 or not 0 <= count <= len(assignment) // 6:
             raise Malformed(f"{count} topics in an assignment of {len(assignment)} bytes")
-        at = _HEAD.size
+        position = _HEAD.size
         # Without a FieldReader: a group may have very many entries, and this takes a third.
         for _ in range(count):
-            (length,) = _LENGTH.unpack_from(assignment, at)
-            end = at + _LENGTH.size + length
+            (length,) = _LENGTH.unpack_from(assignment, position)
+            end = position + _LENGTH.size + length
             (given,) = _COUNT.unpack_from(assignment, end)
             if length < 0 or not 0 <= given <= min(len(assignment) // 4, MOST_OF_A_TOPIC):
                 raise Malformed(f"{given} partitions of a topic, its name in {length} bytes")
-            topic = str(assignment[at + _LENGTH.size : end], "utf-8")
-            at = end + _COUNT.size + 4 * given
+            topic = str(assignment[position + _LENGTH.size : end], "utf-8")
+            position = end + _COUNT.size + 4 * given
             yield topic, struct.unpack_from(f">{given}i", assignment, end + _COUNT.size)
     except (struct.error, UnicodeDecodeError) as error:
         raise Malformed(f"an assignment is damaged: {error}") from None

@@ -87,6 +87,8 @@ class Deadlines(Generic[Name]):
 
     def _rebuild(self) -> None:
         self._listed = dict(self._at)
-        self._heap = [(at, order, name) for order, (name, at) in enumerate(self._at.items())]
+        self._heap = [
+            (deadline, order, name) for order, (name, deadline) in enumerate(self._at.items())
+        ]
         heapify(self._heap)
         self._count = len(self._heap)

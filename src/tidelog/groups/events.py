@@ -167,7 +167,7 @@ class OffsetsResult(GroupResult):
 
     def refused(self, error: ErrorCode) -> Self:
         """Return the result with ``error`` in place of every success."""
-        kept = tuple((at, found or error) for at, found in self.partitions)
+        kept = tuple((tp, outcome or error) for tp, outcome in self.partitions)
         return replace(self, partitions=kept)
 
 
@@ -284,11 +284,11 @@ def refuse(event: Event, error: ErrorCode) -> Result | None:
             return StatusResult(error)
         case Leave():
             if error is ErrorCode.UNKNOWN_MEMBER_ID:
-                each = tuple((leaver, error) for leaver in event.members)
-                return LeaveResult(ErrorCode.NONE, each)
+                refused = tuple((leaver, error) for leaver in event.members)
+                return LeaveResult(ErrorCode.NONE, refused)
             return LeaveResult(error)
         case CommitOffsets():
-            return OffsetsResult(partitions=tuple((at, error) for at, _ in event.offsets))
+            return OffsetsResult(partitions=tuple((tp, error) for tp, _ in event.offsets))
         case DeleteOffsets():
             return OffsetsResult(error)
         case ReportPositions():

@@ -85,20 +85,22 @@ def before_assignment(
         present = group.rules.topic_of(topic)
         if present is None:
             continue
-        known = latest(group, topic)
-        if known is None or known.topic_id != present.topic_id:
+        sight = latest(group, topic)
+        if sight is None or sight.topic_id != present.topic_id:
             wanted[topic] = _first(group, topic, present.topic_id)
-        elif known.partitions == NO_ASSIGNMENT:
-            wanted[topic] = known
+        elif sight.partitions == NO_ASSIGNMENT:
+            wanted[topic] = sight
     if not wanted:
         return 0, wanted
     counts = partition_counts(assignments, wanted)
     if counts is None:
         # Only what a join knows: the resize epoch.
-        begun = {at: it for at, it in wanted.items() if not _is_of(latest(group, at), it.topic_id)}
+        begun = {
+            name: it for name, it in wanted.items() if not _is_of(latest(group, name), it.topic_id)
+        }
     else:
         # A topic that the leader of the group does not know yet waits for a later assignment.
-        begun = {at: replace(wanted[at], partitions=count) for at, count in counts.items()}
+        begun = {name: replace(wanted[name], partitions=count) for name, count in counts.items()}
     return sum(_most_offsets(group, topic) for topic in former_of(group, begun)), begun
 
 
@@ -107,7 +109,7 @@ def former_of(group: Group, begun: dict[str, FirstSight]) -> list[str]:
     return [
         topic
         for topic, sight in begun.items()
-        if (known := latest(group, topic)) is not None and known.topic_id != sight.topic_id
+        if (earlier := latest(group, topic)) is not None and earlier.topic_id != sight.topic_id
     ]
 
 
@@ -151,8 +153,8 @@ def _former_gone(group: Group, topic: str) -> Iterator[Record]:
 def in_flight_of(group: Group) -> dict[str, list[int]]:
     """Return the partitions of each topic of which offsets are in flight."""
     flying: dict[str, list[int]] = {}
-    for at in group.in_flight:
-        flying.setdefault(at.topic, []).append(at.partition)
+    for tp in group.in_flight:
+        flying.setdefault(tp.topic, []).append(tp.partition)
     return flying
 
 
@@ -169,11 +171,14 @@ def without_offsets(
 ) -> list[Record]:
     """Return the removals of the first sights of topics without offsets after the removal of
     ``removed``. In a write they follow those of the offsets."""
-    kept = {at.topic for at in group.in_flight if at not in removed}
+    kept = {tp.topic for tp in group.in_flight if tp not in removed}
     return [
         FirstSightRecord(group.group_id, topic, None)
         for topic in sorted(topics)
         if topic not in kept
         and latest(group, topic) is not None
-        and all(TopicPartition(topic, at) in removed for at in group.offsets.get(topic, ()))
+        and all(
+            TopicPartition(topic, partition) in removed
+            for partition in group.offsets.get(topic, ())
+        )
     ]

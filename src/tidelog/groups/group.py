@@ -219,10 +219,10 @@ class Group:
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Return NONE for a member with this identity, otherwise the error (KIP-345)."""
         if instance_id is not None:
-            known = self.static_members.get(instance_id)
-            if known is None:
+            holder = self.static_members.get(instance_id)
+            if holder is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
-            if known != member_id:
+            if holder != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -328,7 +328,7 @@ class Group:
         if not self.consumes:
             return None
         name = self.protocol_name or ""
-        return all_subscribed(each.protocols.get(name, b"") for each in self.members.values())
+        return all_subscribed(member.protocols.get(name, b"") for member in self.members.values())
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether members read ``topic``; of unreadable subscriptions the answer is yes."""

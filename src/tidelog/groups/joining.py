@@ -58,8 +58,8 @@ def grows_by(group: Group | None, event: Join) -> int:
     held = held_by_member(event.client_id, dict(event.protocols[: limits.MAX_PROTOCOLS]))
     if group is None:
         return held + limits.HELD_BY_GROUP
-    known = _known(group, event)
-    return held if known is None else held - known.held_bytes
+    member = _known(group, event)
+    return held if member is None else held - member.held_bytes
 
 
 def _known(group: Group, event: Join) -> Member | None:
@@ -100,25 +100,25 @@ def _has_room(group: Group, event: Join) -> bool:
     that joins without its id takes its own place (Kafka refuses it in a full group).
     """
     most = min(group.rules.settings.group_max_size, limits.MAX_MEMBERS)
-    known = _known(group, event)
+    member = _known(group, event)
     asked_bytes = sum(len(metadata) for _, metadata in event.protocols)
-    others_bytes = group.metadata_bytes - (0 if known is None else known.metadata_bytes)
+    others_bytes = group.metadata_bytes - (0 if member is None else member.metadata_bytes)
     if others_bytes + asked_bytes > limits.MAX_GROUP_METADATA_BYTES:
         return False
     if group.state is GroupState.PREPARING_REBALANCE:
-        return (known is not None and known.pending_join is not None) or (
+        return (member is not None and member.pending_join is not None) or (
             group.awaiting_joins < most
         )
     if group.state is GroupState.EMPTY:
         return True
-    return known is not None or len(group.members) < most
+    return member is not None or len(group.members) < most
 
 
 def _turn_away(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> None:
-    known = event.member_id in group.members or event.member_id in group.pending_joins
+    is_known = event.member_id in group.members or event.member_id in group.pending_joins
     remove_waiting(group, event.member_id, out)
     out.answer(event.pending_response, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED))
-    if known:
+    if is_known:
         member_gone(group, "there is no room for a member", now_ms, out)
 
 

@@ -54,8 +54,8 @@ def leave(group: Group, event: Leave, now_ms: int, out: DecisionBuilder) -> None
         # Member ids that were not used yet: no assignment changes (as in Kafka).
         complete_join_if_ready(group, now_ms, out)
     elif gone:
-        said = next((leaver.reason for leaver in event.members if leaver.reason), "")
-        reason = f"{len(gone)} members left; the client says: {said or 'nothing'}"
+        client_reason = next((leaver.reason for leaver in event.members if leaver.reason), "")
+        reason = f"{len(gone)} members left; the client says: {client_reason or 'nothing'}"
         member_gone(group, reason[: limits.MAX_REASON_CHARACTERS], now_ms, out)
     out.answer_after_writes(event.pending_response, LeaveResult(ErrorCode.NONE, tuple(answers)))
 

@@ -25,7 +25,7 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
     """Decide an OffsetCommit."""
     error = _why_no_commit(group, event)
     if error is not ErrorCode.NONE:
-        answers = tuple((at, error) for at, _ in event.offsets)
+        answers = tuple((tp, error) for tp, _ in event.offsets)
         out.answer(event.pending_response, OffsetsResult(partitions=answers))
         return
     member = group.members.get(event.member_id)
@@ -46,17 +46,17 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
     results: list[tuple[TopicPartition, ErrorCode]] = []
     begun: set[str] = set()
     room = limits.MAX_OFFSETS - group.offset_count - len(group.in_flight)
-    for at, offset in event.offsets:
-        known = at.partition in group.offsets.get(at.topic, ()) or at in group.in_flight
+    for tp, offset in event.offsets:
+        is_known = tp.partition in group.offsets.get(tp.topic, ()) or tp in group.in_flight
         if offset.metadata and len(offset.metadata.encode()) > most_metadata:
-            results.append((at, ErrorCode.OFFSET_METADATA_TOO_LARGE))
-        elif not known and room <= 0:
-            results.append((at, ErrorCode.INVALID_COMMIT_OFFSET_SIZE))
+            results.append((tp, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+        elif not is_known and room <= 0:
+            results.append((tp, ErrorCode.INVALID_COMMIT_OFFSET_SIZE))
         else:
-            room -= 0 if known else 1
-            if at.topic not in begun:
-                begun.add(at.topic)
-                more, before = first_sights.before_commit(group, at.topic, offset.topic_id)
+            room -= 0 if is_known else 1
+            if tp.topic not in begun:
+                begun.add(tp.topic)
+                more, before = first_sights.before_commit(group, tp.topic, offset.topic_id)
                 plain = []
                 records += (before, plain)
                 former += more
@@ -68,11 +68,11 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
                 expires_ms,
                 offset.topic_id,
             )
-            plain.append(OffsetRecord(group.group_id, at.topic, at.partition, value))
+            plain.append(OffsetRecord(group.group_id, tp.topic, tp.partition, value))
             if group.positions is not None:
                 # It goes back below what it reported: gates have to wait for it again (promise 7).
-                group.positions.lower(at, offset.offset)
-            results.append((at, ErrorCode.NONE))
+                group.positions.lower(tp, offset.offset)
+            results.append((tp, ErrorCode.NONE))
     written = chain.from_iterable(records)
     if former <= pending_removal.PART:
         _answer(event.pending_response, list(written), results, out)
@@ -113,7 +113,9 @@ def fetch_offsets(
     """
     if group is None or group.state is GroupState.DEAD:
         return (
-            [] if topics is None else [(name, [(at, None) for at in ats]) for name, ats in topics]
+            []
+            if topics is None
+            else [(name, [(partition, None) for partition in ats]) for name, ats in topics]
         )
 
     def known(topic: str) -> dict[int, CommittedOffset]:
@@ -122,11 +124,15 @@ def fetch_offsets(
         return group.offsets.get(topic, {})
 
     if topics is None:
-        return [(topic, list(found.items())) for topic in group.offsets if (found := known(topic))]
+        return [
+            (topic, list(positions.items()))
+            for topic in group.offsets
+            if (positions := known(topic))
+        ]
     return [
-        (topic, [(at, found.get(at)) for at in partitions])
+        (topic, [(partition, positions.get(partition)) for partition in partitions])
         for topic, partitions in topics
-        for found in (known(topic),)
+        for positions in (known(topic),)
     ]
 
 
@@ -141,15 +147,15 @@ def delete_offsets(group: Group, event: DeleteOffsets, out: DecisionBuilder) -> 
     records: list[Record] = []
     removed: set[TopicPartition] = set()
     results: list[tuple[TopicPartition, ErrorCode]] = []
-    for at in event.partitions:
-        if group.state is not GroupState.EMPTY and group.is_subscribed(at.topic):
-            results.append((at, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC))
+    for tp in event.partitions:
+        if group.state is not GroupState.EMPTY and group.is_subscribed(tp.topic):
+            results.append((tp, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC))
             continue
-        if at.partition in group.offsets.get(at.topic, ()) or at in group.in_flight:
-            records.append(OffsetRecord(group.group_id, at.topic, at.partition, None))
-            removed.add(at)
-        results.append((at, ErrorCode.NONE))
-    records += first_sights.without_offsets(group, {at.topic for at in removed}, removed)
+        if tp.partition in group.offsets.get(tp.topic, ()) or tp in group.in_flight:
+            records.append(OffsetRecord(group.group_id, tp.topic, tp.partition, None))
+            removed.add(tp)
+        results.append((tp, ErrorCode.NONE))
+    records += first_sights.without_offsets(group, {tp.topic for tp in removed}, removed)
     _answer(event.pending_response, records, results, out)
 
 

@@ -40,10 +40,10 @@ class PendingRemoval:
 
     def take(self) -> list[Record]:
         """Return the next part; fewer than ``PART`` records, or none, at the end."""
-        found = self._ahead
+        taken = self._ahead
         # One more, to know the last part when it is written.
-        found.extend(islice(self._records, PART + 1 - len(found)))
-        part, self._ahead = found[:PART], found[PART:]
+        taken.extend(islice(self._records, PART + 1 - len(taken)))
+        part, self._ahead = taken[:PART], taken[PART:]
         return part
 
     def put_back(self, records: tuple[Record, ...]) -> None:

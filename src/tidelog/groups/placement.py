@@ -9,8 +9,8 @@ def java_hash(text: str) -> int:
     """Return Java's ``String.hashCode``: a signed 32-bit number over the UTF-16 code units."""
     units = text.encode("utf-16-be", "surrogatepass")
     result = 0
-    for at in range(0, len(units), 2):
-        result = (31 * result + (units[at] << 8 | units[at + 1])) & _INT32_MASK
+    for position in range(0, len(units), 2):
+        result = (31 * result + (units[position] << 8 | units[position + 1])) & _INT32_MASK
     return result - (1 << 32) if result >= 1 << 31 else result
 
 

@@ -55,19 +55,19 @@ def report_positions(
     if error is not ErrorCode.NONE:
         out.answer(event.pending_response, PositionsResult(error))
         return
-    known, silent = None, None
+    generation, silent = None, None
     if event.member_id:
         member = group.members[event.member_id]
         # Only an aware member asks.
         member.asks_as_aware = True
-        known = _of_generation(group, out)
-        _take(group, known, event, now_ms)
-    found: dict[TopicPartition, KnownPosition] = {}
-    for at in event.asked:
-        found[at], owner = _position(group, known, at, event)
+        generation = _of_generation(group, out)
+        _take(group, generation, event, now_ms)
+    positions: dict[TopicPartition, KnownPosition] = {}
+    for tp in event.asked:
+        positions[tp], owner = _position(group, generation, tp, event)
         if owner is not None and owner.aware is None and _is_silent(owner, now_ms):
             silent = owner
-    out.answer(event.pending_response, PositionsResult(ErrorCode.NONE, found))
+    out.answer(event.pending_response, PositionsResult(ErrorCode.NONE, positions))
     if silent is not None:
         reason = f"it is not known whether member {silent.member_id} is aware of resizes"
         prepare_rebalance(group, reason, now_ms, out)
@@ -75,7 +75,7 @@ def report_positions(
 
 def of_no_group(event: ReportPositions) -> PositionsResult:
     """Return the result for a group that does not exist: it has committed nothing."""
-    return PositionsResult(ErrorCode.NONE, {at: KnownPosition(UNKNOWN, True) for at in event.asked})
+    return PositionsResult(ErrorCode.NONE, {tp: KnownPosition(UNKNOWN, True) for tp in event.asked})
 
 
 def grows_by(group: Group, event: ReportPositions) -> int:
@@ -110,12 +110,12 @@ def _why_not(group: Group, event: ReportPositions, now_ms: int) -> ErrorCode:
 
 def _of_generation(group: Group, out: DecisionBuilder) -> GenerationPositions:
     """Return the positions of the present generation; the first request begins them."""
-    known = group.positions
-    if known is None:
-        known = group.positions = _owners(group)
-        if not known.is_complete:
+    generation = group.positions
+    if generation is None:
+        generation = group.positions = _owners(group)
+        if not generation.is_complete:
             out.note("the owners of partitions are not known", generation=group.generation)
-    return known
+    return generation
 
 
 def _owners(group: Group) -> GenerationPositions:
@@ -137,38 +137,40 @@ def _owners(group: Group) -> GenerationPositions:
     return GenerationPositions(owners, is_complete, held, {})
 
 
-def _take(group: Group, known: GenerationPositions, event: ReportPositions, now_ms: int) -> None:
+def _take(
+    group: Group, generation: GenerationPositions, event: ReportPositions, now_ms: int
+) -> None:
     """Take the reports of a member's own partitions; a report of another's counts for nothing."""
-    for at, offset in event.reports:
-        if known.owners.get(at.topic, {}).get(at.partition) != event.member_id:
+    for tp, offset in event.reports:
+        if generation.owners.get(tp.topic, {}).get(tp.partition) != event.member_id:
             continue
-        topic_id = present_id(group, at.topic)
-        topic = known.reported.get(at.topic)
+        topic_id = present_id(group, tp.topic)
+        topic = generation.reported.get(tp.topic)
         if topic is None or topic.topic_id != topic_id:
-            topic = known.reported[at.topic] = ReportedTopic(topic_id, {}, {})
-        if topic.offsets.get(at.partition) != offset:
-            topic.offsets[at.partition] = offset
-            topic.moved_ms[at.partition] = now_ms
+            topic = generation.reported[tp.topic] = ReportedTopic(topic_id, {}, {})
+        if topic.offsets.get(tp.partition) != offset:
+            topic.offsets[tp.partition] = offset
+            topic.moved_ms[tp.partition] = now_ms
 
 
 def _position(
-    group: Group, known: GenerationPositions | None, at: TopicPartition, event: ReportPositions
+    group: Group, generation: GenerationPositions | None, tp: TopicPartition, event: ReportPositions
 ) -> tuple[KnownPosition, Member | None]:
     """Return the position of a partition, and its owner."""
     owner = None
-    if known is not None:
-        owner = group.members.get(known.owners.get(at.topic, {}).get(at.partition, ""))
+    if generation is not None:
+        owner = group.members.get(generation.owners.get(tp.topic, {}).get(tp.partition, ""))
         # It may have an owner that is not known: no gate opens by doubt (0071).
-        if owner is None and not known.is_complete:
+        if owner is None and not generation.is_complete:
             return KnownPosition(), None
         if owner is not None and owner.aware is not False:
-            topic = known.reported.get(at.topic)
-            if topic is None or topic.topic_id != present_id(group, at.topic):
+            topic = generation.reported.get(tp.topic)
+            if topic is None or topic.topic_id != present_id(group, tp.topic):
                 return KnownPosition(), owner
-            return KnownPosition(topic.offsets.get(at.partition, UNKNOWN)), owner
-    sight = group.first_sights.get(at.topic)
-    committed = group.offsets.get(at.topic, {}).get(at.partition)
-    if committed is None or first_sights.is_former(sight, event.topic_id_of(at.topic)):
+            return KnownPosition(topic.offsets.get(tp.partition, UNKNOWN)), owner
+    sight = group.first_sights.get(tp.topic)
+    committed = group.offsets.get(tp.topic, {}).get(tp.partition)
+    if committed is None or first_sights.is_former(sight, event.topic_id_of(tp.topic)):
         return KnownPosition(UNKNOWN, True), owner
     return KnownPosition(committed.offset, True), owner
 

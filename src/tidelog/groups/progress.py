@@ -59,7 +59,7 @@ def progress_of(
 def _owners(group: Group, topics: Collection[str]) -> Work[dict[str, dict[int, str]]]:
     """Return the owners, in steps; those beyond the limits of a generation are shown as none."""
     wanted = frozenset(topics)
-    found: dict[str, dict[int, str]] = {}
+    owners: dict[str, dict[int, str]] = {}
     entries = partitions = 0
     for member in list(group.members.values()):
         yield None
@@ -68,14 +68,14 @@ def _owners(group: Group, topics: Collection[str]) -> Work[dict[str, dict[int, s
                 entries += 1
                 partitions += len(given)
                 if partitions > limits.MAX_OWNED or entries > limits.MAX_OWNED_TOPICS:
-                    return found
+                    return owners
                 yield None
                 if topic in wanted:
-                    found.setdefault(topic, {}).update(dict.fromkeys(given, member.member_id))
+                    owners.setdefault(topic, {}).update(dict.fromkeys(given, member.member_id))
         except Malformed:
             # Its partitions are shown without an owner.
             continue
-    return found
+    return owners
 
 
 def _member(group: Group, member: Member, now_ms: int) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def _position(
     group: Group, owner: Member | None, topic: str, index: int, topic_id: UUID, now_ms: int
 ) -> dict[str, Any]:
     if owner is not None and owner.aware is not False:
-        known = group.positions
-        reported = None if known is None else known.reported.get(topic)
+        generation = group.positions
+        reported = None if generation is None else generation.reported.get(topic)
         if reported is None or reported.topic_id != present_id(group, topic):
             return _row(None, None, is_commit=False)
         moved_ms = reported.moved_ms.get(index)

@@ -162,8 +162,8 @@ Record = OffsetRecord | GroupRecord | FirstSightRecord
 def encode(record: Record) -> tuple[bytes, bytes | None]:
     """Return the key and value of a record, in the versions that Kafka 3 and 4 write."""
     if isinstance(record, OffsetRecord):
-        at = _offset_key(record.group_id, record.topic) + _int32(record.partition)
-        return at, None if record.value is None else _offset_value(record.value)
+        place = _offset_key(record.group_id, record.topic) + _int32(record.partition)
+        return place, None if record.value is None else _offset_value(record.value)
     if isinstance(record, GroupRecord):
         key = FieldWriter().int16(GROUP_KEY_VERSION).string(record.group_id)
         return key.done(), None if record.value is None else _group_value(record.value)

@@ -120,6 +120,6 @@ def all_positions(group: Group) -> Iterator[TopicPartition]:
     flying = dict.fromkeys(group.in_flight)
     for topic in list(group.offsets):
         for partition in list(group.offsets.get(topic, ())):
-            if (at := TopicPartition(topic, partition)) not in flying:
-                yield at
+            if (tp := TopicPartition(topic, partition)) not in flying:
+                yield tp
     yield from flying

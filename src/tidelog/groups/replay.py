@@ -72,16 +72,16 @@ def restore(group: Group, stored: StoredGeneration, now_ms: int, out: DecisionBu
     group.protocol_type = stored.protocol_type or None
     group.protocol_name = stored.protocol_name
     group.since_ms = group.wall_ms(now_ms) if stored.since_ms < 0 else stored.since_ms
-    for found in stored.members:
+    for record in stored.members:
         member = Member(
-            found.member_id,
-            found.instance_id,
-            found.client_id,
-            found.client_host,
-            found.rebalance_timeout_ms,
-            found.session_timeout_ms,
-            {stored.protocol_name or "": found.subscription},
-            found.assignment,
+            record.member_id,
+            record.instance_id,
+            record.client_id,
+            record.client_host,
+            record.rebalance_timeout_ms,
+            record.session_timeout_ms,
+            {stored.protocol_name or "": record.subscription},
+            record.assignment,
         )
         member.restored_ms = now_ms
         group.add(member)

@@ -35,8 +35,8 @@ class GenerationPositions:
     held_bytes: int
     reported: dict[str, ReportedTopic]
 
-    def lower(self, at: TopicPartition, offset: int) -> None:
+    def lower(self, tp: TopicPartition, offset: int) -> None:
         """A member has committed an offset: a position above it goes back."""
-        topic = self.reported.get(at.topic)
-        if topic is not None and topic.offsets.get(at.partition, UNKNOWN) > offset:
-            topic.offsets[at.partition] = offset
+        topic = self.reported.get(tp.topic)
+        if topic is not None and topic.offsets.get(tp.partition, UNKNOWN) > offset:
+            topic.offsets[tp.partition] = offset

@@ -64,11 +64,11 @@ def found_by(checked: Iterable[TopicPartition | str | None]) -> Expire:
     """Return the results, up to a limit of each kind."""
     positions: list[TopicPartition] = []
     topics: list[str] = []
-    for found in checked:
-        if isinstance(found, TopicPartition):
-            positions.append(found)
-        elif found is not None:
-            topics.append(found)
+    for expired in checked:
+        if isinstance(expired, TopicPartition):
+            positions.append(expired)
+        elif expired is not None:
+            topics.append(expired)
         if max(len(positions), len(topics)) >= limits.MAX_EXPIRED_AT_ONCE:
             break
     return Expire(tuple(positions), tuple(topics))
@@ -83,15 +83,15 @@ def expire(group: Group, event: Expire, now_ms: int, out: DecisionBuilder) -> No
         event = found_by(check(group, now_ms))
     wall_ms = group.wall_ms(now_ms)
     gone = [
-        at
-        for at in event.positions or ()
-        if (offset := group.offsets.get(at.topic, {}).get(at.partition)) is not None
+        tp
+        for tp in event.positions or ()
+        if (offset := group.offsets.get(tp.topic, {}).get(tp.partition)) is not None
         # A newer commit of it is on its way to the log.
-        and at not in group.in_flight
-        and _may_expire(group, at.topic)
+        and tp not in group.in_flight
+        and _may_expire(group, tp.topic)
         and _expired(group, offset, wall_ms)
     ]
-    topics = {*event.topics, *(at.topic for at in gone)}
+    topics = {*event.topics, *(tp.topic for tp in gone)}
     seen = [topic for topic in topics if _may_expire(group, topic)]
     records = [
         *_tombstones(group, gone),
@@ -157,18 +157,18 @@ def _of_topics(group: Group, event: RemoveTopics) -> Iterator[Record]:
     topics = event.topics
     # Positions in flight are removed too: their records come first in the log.
     flying = [
-        at
-        for at, topic_ids in group.in_flight.items()
-        if at.topic in topics
-        and (topic_ids[-1] == NO_TOPIC_ID or topic_ids[-1] != event.topic_id_of(at.topic))
+        tp
+        for tp, topic_ids in group.in_flight.items()
+        if tp.topic in topics
+        and (topic_ids[-1] == NO_TOPIC_ID or topic_ids[-1] != event.topic_id_of(tp.topic))
     ]
     yield from _tombstones(group, flying)
     for topic in sorted(topics & group.offsets.keys()):
         present = event.topic_id_of(topic)
         for partition, offset in list(group.offsets.get(topic, {}).items()):
-            at = TopicPartition(topic, partition)
+            tp = TopicPartition(topic, partition)
             is_former = offset.topic_id == NO_TOPIC_ID or offset.topic_id != present
-            if is_former and at not in group.in_flight:
+            if is_former and tp not in group.in_flight:
                 yield OffsetRecord(group.group_id, topic, partition, None)
     # That of the present topic id stays, as its offsets do.
     for topic in sorted(topics & first_sights.topics_seen(group)):
@@ -209,7 +209,7 @@ def delete_group(group: Group, event: DeleteGroup, out: DecisionBuilder) -> None
 
 
 def _tombstones(group: Group, partitions: Iterable[TopicPartition]) -> Iterator[Record]:
-    return (OffsetRecord(group.group_id, at.topic, at.partition, None) for at in partitions)
+    return (OffsetRecord(group.group_id, tp.topic, tp.partition, None) for tp in partitions)
 
 
 def _remove(

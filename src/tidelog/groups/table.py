@@ -163,9 +163,9 @@ class GroupTable:
             group, out = self._groups[group_id], DecisionBuilder(group_id)
             group.ahead_ms = self.ahead_ms
             replay.restore(group, stored, now_ms, out)
-            found = self._settle(group, out)
-            effects.extend(found.effects)
-            writes.extend(found.writes)
+            settled = self._settle(group, out)
+            effects.extend(settled.effects)
+            writes.extend(settled.writes)
         self._generations = {}
         return GroupDecision(tuple(effects), tuple(writes))
 
@@ -382,10 +382,10 @@ class GroupTable:
             group.open_writes += 1
             for record in write.records:
                 if isinstance(record, OffsetRecord):
-                    at = TopicPartition(record.topic, record.partition)
+                    tp = TopicPartition(record.topic, record.partition)
                     value = record.value
                     topic_id = NO_TOPIC_ID if value is None else value.topic_id
-                    group.in_flight.setdefault(at, []).append(topic_id)
+                    group.in_flight.setdefault(tp, []).append(topic_id)
                 elif isinstance(record, FirstSightRecord):
                     group.sights_in_flight.setdefault(record.topic, []).append(record.value)
         if group.moved or group.held_bytes != group.counted_bytes:
@@ -411,11 +411,11 @@ class GroupTable:
         group.open_writes -= 1
         for record in write.records:
             if isinstance(record, OffsetRecord):
-                at = TopicPartition(record.topic, record.partition)
-                topic_ids = group.in_flight[at]
+                tp = TopicPartition(record.topic, record.partition)
+                topic_ids = group.in_flight[tp]
                 topic_ids.pop(0 if oldest else -1)
                 if not topic_ids:
-                    del group.in_flight[at]
+                    del group.in_flight[tp]
             elif isinstance(record, FirstSightRecord):
                 flying = group.sights_in_flight[record.topic]
                 flying.pop(0 if oldest else -1)

@@ -97,8 +97,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         with self._lock:
             if len(self._open) >= MAX_CONNECTIONS:
                 now = time.monotonic()
-                late = [each for each, open_ in self._open.items() if now >= open_.taken_by]
-                slow = [each for each, open_ in self._open.items() if not open_.whole] or late
+                late = [waiting for waiting, open_ in self._open.items() if now >= open_.taken_by]
+                slow = [waiting for waiting, open_ in self._open.items() if not open_.whole] or late
                 if not slow:
                     return False
                 self._cut(slow[0])
@@ -108,23 +108,23 @@ class _Server(ThreadingMixIn, WSGIServer):
     def request_is_whole(self, request: socket.socket) -> None:
         """The request is complete: the response is being made."""
         with self._lock:
-            if (found := self._open.get(request)) is not None:
-                found.whole = True
-                found.end = time.monotonic() + ANSWER_S
+            if (open_request := self._open.get(request)) is not None:
+                open_request.whole = True
+                open_request.end = time.monotonic() + ANSWER_S
 
     def answer_is_made(self, request: socket.socket) -> None:
         """The response is complete: the client has to read it."""
         with self._lock:
-            if (found := self._open.get(request)) is not None:
-                found.taken_by = time.monotonic() + TAKEN_S
+            if (open_request := self._open.get(request)) is not None:
+                open_request.taken_by = time.monotonic() + TAKEN_S
 
     def service_actions(self) -> None:
         """Close connections after their deadline. Called every ``CHECK_S``, and after each
         connection."""
         now = time.monotonic()
         with self._lock:
-            for each in [each for each, open_ in self._open.items() if now >= open_.end]:
-                self._cut(each)
+            for request in [request for request, open_ in self._open.items() if now >= open_.end]:
+                self._cut(request)
 
     def _cut(self, request: socket.socket) -> None:
         # Its thread wakes, and closes it.
@@ -180,11 +180,11 @@ class Endpoint:
 
         def page(path: str, start_response: Callable[..., Any]) -> Iterable[bytes]:
             if path in HEALTH_PAGES:
-                found = state()
-                is_well = path == LIVE or found.get("healthy", True)
+                report = state()
+                is_well = path == LIVE or report.get("healthy", True)
                 status = "200 OK" if is_well else "503 Service Unavailable"
                 start_response(status, [("Content-Type", "application/json")])
-                return [json.dumps(found).encode() + b"\n"]
+                return [json.dumps(report).encode() + b"\n"]
             if path == "/metrics":
                 text = metrics()
                 start_response("200 OK", [("Content-Type", CONTENT_TYPE_LATEST)])

@@ -42,7 +42,7 @@ class GatheredLines:
         for key, names in gathered.items():
             level, sentence = key
             more = counts[key] - len(names)
-            said = ", ".join(names) + (f" and {more} more" if more else "")
+            listed = ", ".join(names) + (f" and {more} more" if more else "")
             self._logger.log(
-                level, "%(partition)s: %(what)s", {"partition": said, "what": sentence}
+                level, "%(partition)s: %(what)s", {"partition": listed, "what": sentence}
             )

@@ -82,7 +82,9 @@ def _named_arguments(_logger: Any, _method: str, line: Any) -> Any:
     named = line.pop("positional_args", None)
     if isinstance(named, Mapping):
         fields = {name: _plain(value) for name, value in named.items()}
-        line["event"] = str(line["_record"].msg) % {x: _as_text(each) for x, each in fields.items()}
+        line["event"] = str(line["_record"].msg) % {
+            x: _as_text(argument) for x, argument in fields.items()
+        }
         for name, value in fields.items():
             line.setdefault(name, value)
     return line
@@ -95,21 +97,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, Set):
-        return [_plain(each) for each in sorted(value)]
+        return [_plain(item) for item in sorted(value)]
     # A named tuple, such as a partition, has its own text form.
     if isinstance(value, list) or type(value) is tuple:
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return str(value)
 
 
 def _as_text(value: Any) -> Any:
     """Return a plain value for a sentence, or for a field of logfmt."""
     if isinstance(value, list):
-        return ",".join(str(_as_text(each)) for each in value)
+        return ",".join(str(_as_text(item)) for item in value)
     if isinstance(value, Mapping):
-        return ",".join(f"{name}={_as_text(each)}" for name, each in value.items())
+        return ",".join(f"{name}={_as_text(item)}" for name, item in value.items())
     return value
 
 
@@ -120,8 +122,8 @@ def _as_texts(_logger: Any, _method: str, line: Any) -> Any:
     texts = [name for name, value in values.items() if isinstance(value, str)]
     left = LINE_CHARACTERS
     # The shortest first: what they leave is for the longer ones.
-    for at, name in enumerate(sorted(texts, key=lambda name: len(values[name]))):
-        share = left // (len(texts) - at)
+    for position, name in enumerate(sorted(texts, key=lambda name: len(values[name]))):
+        share = left // (len(texts) - position)
         left -= min(share, len(values[name]))
         values[name] = _cut(values[name], share)
     return values
@@ -195,13 +197,13 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
             kind.left_out += 1
             return
         if left_out:
-            said = "%d more lines like the next one were left out"
+            line = "%d more lines like the next one were left out"
             more = logging.LogRecord(
                 record.name,
                 logging.WARNING,
                 record.pathname,
                 record.lineno,
-                said,
+                line,
                 (left_out,),
                 None,
             )

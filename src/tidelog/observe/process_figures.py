@@ -106,9 +106,9 @@ class ProcessFigures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every figure once."""
-        found = {metric.name: metric for metric in self._process.collect()}
-        yield from found.values()
-        resident = found.get("process_resident_memory_bytes")
+        metrics = {metric.name: metric for metric in self._process.collect()}
+        yield from metrics.values()
+        resident = metrics.get("process_resident_memory_bytes")
         if resident is not None:
             for name in MEMORY:
                 memory = GaugeMetricFamily(name, "Memory of this process in RAM", labels=["area"])

@@ -14,11 +14,11 @@ from tidelog.planning.plan import Assigned, Change, Plan, Racks
 
 def why_not_generated(partitions: Sequence[Assigned], brokers: Racks) -> str | None:
     """Return why there is no proposal on these brokers, or None."""
-    for each in partitions:
-        if len(each.replicas) > len(brokers):
+    for partition in partitions:
+        if len(partition.replicas) > len(brokers):
             return (
-                f"{each.where} has {len(each.replicas)} replicas, more than the {len(brokers)} "
-                "brokers of the list"
+                f"{partition.where} has {len(partition.replicas)} replicas, more than the "
+                f"{len(brokers)} brokers of the list"
             )
     return None
 
@@ -30,15 +30,20 @@ def generate(partitions: Sequence[Assigned], brokers: Racks) -> Plan:
     at the broker on which the next partition of the former would begin.
     """
     by_topic: dict[str, list[Assigned]] = {}
-    for each in sorted(partitions, key=lambda each: each.where):
-        by_topic.setdefault(each.where.topic, []).append(each)
+    for partition in sorted(partitions, key=lambda partition: partition.where):
+        by_topic.setdefault(partition.where.topic, []).append(partition)
     changes: list[Change] = []
     for some in by_topic.values():
-        factor = max(len(each.replicas) for each in some)
+        factor = max(len(partition.replicas) for partition in some)
         placed = place(brokers, len(some), factor, start=len(changes))
         changes += [
             # A prefix of a placement is in as many racks as it can be.
-            Change(each.where, each.replicas, tuple(replicas[: len(each.replicas)]), each.size)
-            for each, replicas in zip(some, placed, strict=True)
+            Change(
+                partition.where,
+                partition.replicas,
+                tuple(replicas[: len(partition.replicas)]),
+                partition.size,
+            )
+            for partition, replicas in zip(some, placed, strict=True)
         ]
     return Plan(tuple(changes))

@@ -59,10 +59,10 @@ class FieldReader:
 
     def string(self) -> str:
         """Return a string that may not be null (int16 length)."""
-        found = self.nullable_string()
-        if found is None:
+        text = self.nullable_string()
+        if text is None:
             raise Malformed("a string is null")
-        return found
+        return text
 
     def nullable_string(self) -> str | None:
         """Return a string, or None for length -1."""

@@ -151,13 +151,13 @@ def decide_leader_and_isr(
             why = f"its topic id is {local.topic_id}, the topic's is {command.topic_id}"
             return _stale(command, ErrorCode.INCONSISTENT_TOPIC_ID, why)
     if not may_be_of(local.partition_epoch, command.partition_epoch, command.birth_epoch):
-        known = local.partition_epoch
+        local_epoch = local.partition_epoch
         # A FULL begins a channel, and only the newest channel counts: it cannot have come late.
-        if known > command.partition_epoch and command.kind != LeaderAndIsrType.FULL:
-            why = f"partition epoch {command.partition_epoch} is older than {known}"
+        if local_epoch > command.partition_epoch and command.kind != LeaderAndIsrType.FULL:
+            why = f"partition epoch {command.partition_epoch} is older than {local_epoch}"
             return CommandRefusal(ErrorCode.FENCED_LEADER_EPOCH, why)
-        why = f"its partition epoch is {known}, not {command.partition_epoch}"
-        if known == ANY_PARTITION_EPOCH:
+        why = f"its partition epoch is {local_epoch}, not {command.partition_epoch}"
+        if local_epoch == ANY_PARTITION_EPOCH:
             born = f"born in resize epoch {command.birth_epoch}"
             why = f"it has no partition epoch, and partition epoch {command.partition_epoch} {born}"
         return _stale(command, ErrorCode.FENCED_LEADER_EPOCH, why)
@@ -181,19 +181,19 @@ def _stale(command: LeaderAndIsrCommand, error: ErrorCode, why: str) -> Apply | 
     return Apply(Action.REPLACE, why=why)
 
 
-def may_be_of(known: int, partition_epoch: int, birth_epoch: int) -> bool:
-    """Return whether a replica is one of this incarnation; ``known`` is the epoch on its disk.
+def may_be_of(held: int, partition_epoch: int, birth_epoch: int) -> bool:
+    """Return whether a replica is one of this incarnation; ``held`` is the epoch on its disk.
 
     Without one it was made below level 1.5, where no partition was ever removed: it belongs to the
     first incarnation, whose birth epoch is 0 (KIP-253, docs/design/elastic.md).
     """
-    if ANY_PARTITION_EPOCH in (known, partition_epoch):
+    if ANY_PARTITION_EPOCH in (held, partition_epoch):
         return partition_epoch == ANY_PARTITION_EPOCH or birth_epoch == 0
-    return known == partition_epoch
+    return held == partition_epoch
 
 
-def _other_incarnation(known: int, asked: int) -> bool:
-    return ANY_PARTITION_EPOCH not in (known, asked) and known != asked
+def _other_incarnation(held: int, asked: int) -> bool:
+    return ANY_PARTITION_EPOCH not in (held, asked) and held != asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,25 +101,25 @@ class CopyQueue(Generic[Key]):
     def turn(self, limit: int, now_ms: int) -> CopyTurn[Key]:
         """Give places to those that wait, at most ``limit`` in all. O(running), and O(log waiting)
         for each that begins."""
-        found: CopyTurn[Key] = CopyTurn()
+        turn: CopyTurn[Key] = CopyTurn()
         stalled = sorted(
-            (since_ms, at, key)
-            for at, (key, since_ms) in enumerate(self._running.items())
+            (since_ms, position, key)
+            for position, (key, since_ms) in enumerate(self._running.items())
             if now_ms - since_ms >= STALLED_MS
         )
         free = max(0, limit - len(self._running))
         for _, _, key in stalled[: max(0, len(self._waiting) - free)]:
             del self._running[key]
             # One more than any copy that waits now: after all of them.
-            highest = max(each.rounds for each in self._waiting.values())
+            highest = max(waiting.rounds for waiting in self._waiting.values())
             self._rounds[key] = max(highest, self._rounds.get(key, 0)) + 1
-            found.end.append(key)
+            turn.end.append(key)
         while self._waiting and len(self._running) < limit:
             rounds, size, number, key = heappop(self._order)
             if self._waiting.get(key) == _Waiting(rounds, size, number):
                 del self._waiting[key]
                 self._running[key] = now_ms
-                found.begin.append(key)
-        for key in found.end:
+                turn.begin.append(key)
+        for key in turn.end:
             self._wait(key, 0)
-        return found
+        return turn

@@ -70,12 +70,12 @@ def _lost(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
         was_resized = history is not None and bool(
             history.resize_epoch or history.resize or history.former
         )
-        for where in () if node is None else (TopicPartition(name, x) for x in node.partitions):
-            has_state, has_node = where in cluster.states, where in cluster.partition_nodes
+        for tp in () if node is None else (TopicPartition(name, x) for x in node.partitions):
+            has_state, has_node = tp in cluster.states, tp in cluster.partition_nodes
             if has_state and not has_node and was_resized:
-                path, why = layout.partition(*where), f"it is missing, and {name} was resized"
+                path, why = layout.partition(*tp), f"it is missing, and {name} was resized"
             elif has_node and not has_state:
-                path, why = layout.state(*where), "it is missing, and the partition's node is there"
+                path, why = layout.state(*tp), "it is missing, and the partition's node is there"
             else:
                 continue
             if path not in cluster.damaged:
@@ -87,12 +87,12 @@ def put_aside(cluster: ClusterState, topics: Collection[str]) -> list[tuple[str,
 
     The answer has the nodes, to be judged again with these.
     """
-    found = []
+    records = []
     for path, damaged in list(cluster.damaged.items()):
         if damaged.record is not None and layout.topic_of(path) in topics:
             del cluster.damaged[path]
-            found.append((path, damaged.record))
-    return found
+            records.append((path, damaged.record))
+    return records
 
 
 def uncounted(cluster: ClusterState) -> Iterator[tuple[str, TopicNode]]:
@@ -100,12 +100,12 @@ def uncounted(cluster: ClusterState) -> Iterator[tuple[str, TopicNode]]:
     for name, node in cluster.topics.items():
         end = len(node.partitions)
         initial, count = node.initial_partition_count, node.undeleted_partition_count
-        known = initial, count
+        counts = initial, count
         if initial is not None and not 1 <= initial <= end:
             initial = None
         if count is not None and not (1 <= count <= end and _agrees(cluster, name, count)):
             count = None
-        if (initial, count) != known:
+        if (initial, count) != counts:
             yield (
                 name,
                 msgspec.structs.replace(
@@ -128,8 +128,8 @@ def _agrees(cluster: ClusterState, name: str, count: int) -> bool:
 
 
 def _states(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator[Damaged]:
-    for where in places:
-        state, replicas = cluster.states.get(where), cluster.replicas(where)
+    for tp in places:
+        state, replicas = cluster.states.get(tp), cluster.replicas(tp)
         if state is None or not replicas:
             continue
         # In the good case the members of the ISR are the replicas.
@@ -137,22 +137,22 @@ def _states(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator
             state.isr == replicas or set(replicas).issuperset(state.isr)
         ):
             continue
-        why = _why_not_of(cluster, where, state, replicas)
+        why = _why_not_of(cluster, tp, state, replicas)
         if why is not None:
-            yield Damaged(layout.state(*where), why, state)
+            yield Damaged(layout.state(*tp), why, state)
 
 
 def _why_not_of(
-    cluster: ClusterState, where: TopicPartition, state: PartitionState, replicas: list[int]
+    cluster: ClusterState, tp: TopicPartition, state: PartitionState, replicas: list[int]
 ) -> str | None:
-    assigned = f"{layout.topic(where.topic)} assigns the partition to {replicas}"
+    assigned = f"{layout.topic(tp.topic)} assigns the partition to {replicas}"
     if state.leader not in replicas and state.leader != NO_LEADER:
         return f"its leader is {state.leader}, and {assigned}"
-    history = cluster.topic_histories.get(where.topic)
+    history = cluster.topic_histories.get(tp.topic)
     if history is None:
         return None
     # A replica that was moved away owes a stop until it has left the ISR (KIP-455).
-    owing = history.pending_stops.get(where.partition, {})
+    owing = history.pending_stops.get(tp.partition, {})
     hosts = {*replicas, *(state.target_replicas or ()), *owing}
     strange = not hosts.issuperset(state.isr)
     if strange:
@@ -184,15 +184,15 @@ def _epochs(cluster: ClusterState) -> Iterator[Damaged]:
     counters = cluster.counters
     partition_epoch = counters.get(layout.PARTITION_EPOCH, 0)
     nodes = (
-        (layout.partition(*where), node.partition_epoch, node)
-        for where, node in cluster.partition_nodes.items()
+        (layout.partition(*tp), node.partition_epoch, node)
+        for tp, node in cluster.partition_nodes.items()
         if node.partition_epoch > partition_epoch
     )
     yield from _counted(counters, layout.PARTITION_EPOCH, nodes)
     controller_epoch = cluster.controller_epoch
     states = (
-        (layout.state(*where), state.controller_epoch, state)
-        for where, state in cluster.states.items()
+        (layout.state(*tp), state.controller_epoch, state)
+        for tp, state in cluster.states.items()
         if state.controller_epoch > controller_epoch
     )
     yield from _counted(counters, layout.CONTROLLER_EPOCH, states)

@@ -65,10 +65,10 @@ def observed(cluster: ClusterState, name: str, times: Times) -> Observation:
     """Return what is known of a topic now. A rate counts if the present leader reported it lately
     and since the last resize: before that the partition had the keys of its children too."""
     node, epoch = cluster.topics[name], cluster.topic_histories[name].resize_epoch
-    found = cluster.byte_rates.get(cluster.topic_id(name), {})
+    by_partition = cluster.byte_rates.get(cluster.topic_id(name), {})
     rates: list[int | None] = []
     for index in range(count_of(node)):
-        rate = found.get(index)
+        rate = by_partition.get(index)
         leader = cluster.states[TopicPartition(name, index)].leader
         counts = (
             rate is not None

@@ -118,12 +118,12 @@ def decide(settings: Settings, seen: Observation, state: State) -> Verdict:
     """Decide about one topic. Never raises for whatever rates, times and counts it is given."""
     state = _believable(settings, state, seen.at_ms)
     rates = [rate if _is_rate(rate) else None for rate in seen.rates]
-    known = [rate for rate in rates if rate is not None]
-    is_complete = len(known) == seen.count == len(rates)
+    known_rates = [rate for rate in rates if rate is not None]
+    is_complete = len(known_rates) == seen.count == len(rates)
     target = settings.target_bytes_per_second
-    capped = sum(min(rate, MOST_TARGETS * target) for rate in known)
+    capped = sum(min(rate, MOST_TARGETS * target) for rate in known_rates)
     low = settings.shrink_utilization * target * seen.count
-    is_low = is_complete and sum(known) < low
+    is_low = is_complete and sum(known_rates) < low
     low_since_ms = (
         (seen.at_ms if state.low_since_ms is None else state.low_since_ms) if is_low else None
     )
@@ -137,9 +137,9 @@ def decide(settings: Settings, seen: Observation, state: State) -> Verdict:
     if not is_complete:
         return Verdict(seen.count, Cause.UNKNOWN, _why_unknown(seen, rates), state)
     if is_low:
-        return _shrunk(settings, seen, state, sum(known) / seen.count)
+        return _shrunk(settings, seen, state, sum(known_rates) / seen.count)
     why = (
-        f"its partitions take {_rate(sum(known) / max(1, seen.count))} on average: between "
+        f"its partitions take {_rate(sum(known_rates) / max(1, seen.count))} on average: between "
         f"{_rate(settings.shrink_utilization * target)} and {_rate(target)}"
     )
     return Verdict(seen.count, Cause.FITS, why, state)
@@ -157,28 +157,28 @@ def cooling(settings: Settings, now_ms: int) -> State:
 
 def doubled(settings: Settings, count: int) -> int | None:
     """Return the count of the next step up; None above the maximum."""
-    found = 2 * level_of(settings.initial_count, max(count, settings.initial_count))
-    return found if found <= settings.maximum else None
+    next_count = 2 * level_of(settings.initial_count, max(count, settings.initial_count))
+    return next_count if next_count <= settings.maximum else None
 
 
 def halved(settings: Settings, count: int) -> int | None:
     """Return the count of the next step down; None below the minimum."""
     below = level_of(settings.initial_count, max(count, settings.initial_count))
-    found = count // 2 if below == count else below
-    return found if found >= least(settings) else None
+    next_count = count // 2 if below == count else below
+    return next_count if next_count >= least(settings) else None
 
 
 def _grown(settings: Settings, seen: Observation, state: State, why: str) -> Verdict:
     count = doubled(settings, seen.count)
     if count is None:
-        said = f"{why}; the next count is above partitions.auto.max ({settings.maximum})"
-        return Verdict(seen.count, Cause.AT_MAXIMUM, said, state)
+        reason = f"{why}; the next count is above partitions.auto.max ({settings.maximum})"
+        return Verdict(seen.count, Cause.AT_MAXIMUM, reason, state)
     if seen.listed > seen.count:
-        said = f"{why}; it cannot grow while retired partitions are listed"
-        return Verdict(seen.count, Cause.RETIRED, said, state)
+        reason = f"{why}; it cannot grow while retired partitions are listed"
+        return Verdict(seen.count, Cause.RETIRED, reason, state)
     if seen.at_ms < state.grow_after_ms:
-        said = f"{why}; it does not grow before {_time(state.grow_after_ms)}"
-        return Verdict(seen.count, Cause.COOLS_DOWN, said, state)
+        reason = f"{why}; it does not grow before {_time(state.grow_after_ms)}"
+        return Verdict(seen.count, Cause.COOLS_DOWN, reason, state)
     return Verdict(count, Cause.GROW, why, cooling(settings, seen.at_ms))
 
 
@@ -187,20 +187,20 @@ def _shrunk(settings: Settings, seen: Observation, state: State, mean: float) ->
     why = f"its partitions take {_rate(mean)} on average, below {_rate(share)}"
     count = halved(settings, seen.count)
     if count is None:
-        said = f"{why}; its smallest count is {least(settings)}"
-        return Verdict(seen.count, Cause.AT_MINIMUM, said, state)
+        reason = f"{why}; its smallest count is {least(settings)}"
+        return Verdict(seen.count, Cause.AT_MINIMUM, reason, state)
     if settings.retired_ms is None:
-        said = f"{why}; its retired partitions would never go, so it could not grow again"
-        return Verdict(seen.count, Cause.NEVER_PURGED, said, state)
+        reason = f"{why}; its retired partitions would never go, so it could not grow again"
+        return Verdict(seen.count, Cause.NEVER_PURGED, reason, state)
     if seen.at_ms < state.shrink_after_ms:
-        said = f"{why}; it does not shrink before {_time(state.shrink_after_ms)}"
-        return Verdict(seen.count, Cause.COOLS_DOWN, said, state)
+        reason = f"{why}; it does not shrink before {_time(state.shrink_after_ms)}"
+        return Verdict(seen.count, Cause.COOLS_DOWN, reason, state)
     assert state.low_since_ms is not None
     due_ms = state.low_since_ms + settings.shrink_cooldown_ms
     if seen.at_ms < due_ms:
         since, due = _time(state.low_since_ms), _time(due_ms)
-        said = f"{why}, since {since}; it shrinks if that lasts until {due}"
-        return Verdict(seen.count, Cause.LOW_TOO_BRIEFLY, said, state)
+        reason = f"{why}, since {since}; it shrinks if that lasts until {due}"
+        return Verdict(seen.count, Cause.LOW_TOO_BRIEFLY, reason, state)
     if seen.unaware:
         return Verdict(seen.count, Cause.UNAWARE, f"{why}; {seen.unaware}", state)
     until = (
@@ -250,5 +250,5 @@ def _rate(bytes_per_second: float) -> str:
 
 
 def _time(at_ms: int) -> str:
-    at = datetime.fromtimestamp(max(0, min(at_ms, MOST_TIME_MS)) / 1000, UTC)
-    return at.strftime("%Y-%m-%d %H:%M:%S UTC")
+    moment = datetime.fromtimestamp(max(0, min(at_ms, MOST_TIME_MS)) / 1000, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

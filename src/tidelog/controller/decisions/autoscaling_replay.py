@@ -56,12 +56,12 @@ def read_line(line: str) -> Recorded | None:
     if not line.strip():
         return None
     try:
-        found: Any = msgspec.json.decode(line)
-        if isinstance(found, dict) and isinstance(found.get("observation"), str):
-            found = msgspec.json.decode(found["observation"])
-        elif isinstance(found, dict) and "event" in found and "rates" not in found:
+        content: Any = msgspec.json.decode(line)
+        if isinstance(content, dict) and isinstance(content.get("observation"), str):
+            content = msgspec.json.decode(content["observation"])
+        elif isinstance(content, dict) and "event" in content and "rates" not in content:
             return None
-        one: Recorded = msgspec.convert(found, Recorded)
+        one: Recorded = msgspec.convert(content, Recorded)
     except msgspec.DecodeError as error:
         raise BadLine(f"is no JSON object with at_ms and rates: {error}") from None
     if not 0 < len(one.rates) <= MOST_RATES:
@@ -109,6 +109,6 @@ def rates_for(one: Recorded, count: int) -> tuple[int | None, ...]:
     rates = [None if rate is None else round(rate) for rate in one.rates]
     if len(rates) == count:
         return tuple(rates)
-    known = [rate for rate in rates if rate is not None]
-    share = sum(known) // count if len(known) == len(rates) else None
+    known_rates = [rate for rate in rates if rate is not None]
+    share = sum(known_rates) // count if len(known_rates) == len(rates) else None
     return (share,) * count

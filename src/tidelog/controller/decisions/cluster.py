@@ -284,7 +284,7 @@ class ClusterState:
             setattr(made, name, copy.copy(getattr(self, name)))
         made.plan = self.plan.copy()
         made.deletions_by_name = {
-            name: dict(found) for name, found in self.deletions_by_name.items()
+            name: dict(deletions) for name, deletions in self.deletions_by_name.items()
         }
         return made
 
@@ -299,60 +299,60 @@ class ClusterState:
         text = None if node is None else node.topic_id
         return (layout.parse_id(text) if text is not None else None) or NO_ID
 
-    def isr_version(self, where: TopicPartition) -> int:
+    def isr_version(self, tp: TopicPartition) -> int:
         """Return the version of a partition's state node; -1 when it has none."""
-        return self.versions.get(layout.state(*where), -1)
+        return self.versions.get(layout.state(*tp), -1)
 
-    def replicas(self, where: TopicPartition) -> list[int]:
+    def replicas(self, tp: TopicPartition) -> list[int]:
         """Return a partition's assignment; empty while its topic's node cannot be read."""
-        node = self.topics.get(where.topic)
-        return [] if node is None else node.partitions.get(where.partition, [])
+        node = self.topics.get(tp.topic)
+        return [] if node is None else node.partitions.get(tp.partition, [])
 
-    def hosts(self, where: TopicPartition) -> Sequence[int]:
+    def hosts(self, tp: TopicPartition) -> Sequence[int]:
         """Return the brokers that host a partition: its replicas and the targets of its move.
 
         While its state node is damaged its targets are unknown: every broker counts that reported
         a replica of it, for missing metadata deletes nothing (promise 20).
         """
-        replicas = self.replicas(where)
-        if self.damaged and layout.state(*where) in self.damaged:
+        replicas = self.replicas(tp)
+        if self.damaged and layout.state(*tp) in self.damaged:
             others = (x for x in self.inventories.keys() | self.nameless.keys())
-            return hosts_of(replicas, sorted(x for x in others if self.log_end(x, where)))
-        targets = self.moves.get(where)
+            return hosts_of(replicas, sorted(x for x in others if self.log_end(x, tp)))
+        targets = self.moves.get(tp)
         return replicas if targets is None else hosts_of(replicas, targets)
 
-    def original(self, where: TopicPartition) -> list[int]:
+    def original(self, tp: TopicPartition) -> list[int]:
         """Return the replicas before the first change of a move, otherwise the replicas.
 
         Under-replication is counted by them, never by a set that grows (KIP-455).
         """
-        history = self.topic_histories.get(where.topic)
-        known = None if history is None else history.original_replicas.get(where.partition)
-        return self.replicas(where) if known is None else known
+        history = self.topic_histories.get(tp.topic)
+        noted = None if history is None else history.original_replicas.get(tp.partition)
+        return self.replicas(tp) if noted is None else noted
 
-    def log_end(self, broker: int, where: TopicPartition) -> LogEnd | None:
+    def log_end(self, broker: int, tp: TopicPartition) -> LogEnd | None:
         """Return where a broker's replica of a partition ended when it registered.
 
         A replica without a topic id counts where such a replica adopts the topic's (KIP-516), one
         of another incarnation of the partition never (KIP-253).
         """
-        found = self.any_log_end(broker, where)
-        node = self.partition_nodes.get(where) if self.level.resizes else None
-        if found is not None and node is not None:
-            is_nameless = found.partition_epoch < 0
-            if found.partition_epoch != node.partition_epoch and not (
+        end = self.any_log_end(broker, tp)
+        node = self.partition_nodes.get(tp) if self.level.resizes else None
+        if end is not None and node is not None:
+            is_nameless = end.partition_epoch < 0
+            if end.partition_epoch != node.partition_epoch and not (
                 is_nameless and node.birth_epoch == 0
             ):
                 return None
-        return found
+        return end
 
-    def any_log_end(self, broker: int, where: TopicPartition) -> LogEnd | None:
+    def any_log_end(self, broker: int, tp: TopicPartition) -> LogEnd | None:
         """Return the same of a replica of whichever incarnation of the partition."""
-        topic_id = self.topic_id(where.topic)
-        found = self.inventories.get(broker, {}).get((topic_id, where.partition))
-        if found is None and self.takes_nameless(where.topic):
-            found = self.nameless.get(broker, {}).get(where)
-        return found
+        topic_id = self.topic_id(tp.topic)
+        end = self.inventories.get(broker, {}).get((topic_id, tp.partition))
+        if end is None and self.takes_nameless(tp.topic):
+            end = self.nameless.get(broker, {}).get(tp)
+        return end
 
     def takes_nameless(self, name: str) -> bool:
         """Return whether a replica without a topic id can be one of this topic."""
@@ -375,12 +375,12 @@ class ClusterState:
 
     def _hosted_otherwise(self, broker: int) -> set[TopicPartition]:
         """Return the partitions that may be hosted by a broker without being assigned to it."""
-        found = {where for where, targets in self.moves.items() if broker in targets}
+        hosted = {tp for tp, targets in self.moves.items() if broker in targets}
         for path in self.damaged:
             place = layout.partition_of(path)
             if place is not None and broker in self.hosts(TopicPartition(*place)):
-                found.add(TopicPartition(*place))
-        return found
+                hosted.add(TopicPartition(*place))
+        return hosted
 
     def resolve(self, name: str, configs: Mapping[str, str] | None = None) -> ResolvedTopic:
         """Resolve a topic's configuration, with ``configs`` instead of the stored ones if given."""
@@ -395,10 +395,10 @@ class ClusterState:
         elif len(kept.found) >= KEPT_CONFIGURATIONS:
             self._resolved = kept = kept._replace(found={})
         key = tuple(sorted(own.items()))
-        found = kept.found.get(key)
-        if found is None:
-            found = kept.found[key] = kept.resolver.resolve(own)
-        return found
+        resolved = kept.found.get(key)
+        if resolved is None:
+            resolved = kept.found[key] = kept.resolver.resolve(own)
+        return resolved
 
     def min_insync(self, name: str, replicas: int) -> int:
         """Return the topic's ``min.insync.replicas``, capped at its number of replicas."""

@@ -50,48 +50,48 @@ def complete(cluster: ClusterState, entropy: Entropy) -> Decision[list[str]]:
     No writes while the store has gone back in time. Walks over all topics, and over the partitions
     of incomplete ones.
     """
-    said: list[str] = []
+    notes: list[str] = []
     writes: list[Write] = []
     if cluster.went_back is not None:
-        return Decision(said)
+        return Decision(notes)
     start = epoch = cluster.counters.get(layout.PARTITION_EPOCH, 0)
     count = sum(len(node.partitions) for node in cluster.topics.values())
     lacks_states, lacks_nodes = len(cluster.states) < count, len(cluster.partition_nodes) < count
     for name, node in cluster.topics.items():
         if layout.topic_history(name) in cluster.damaged:
             continue
-        found = _completed(cluster, name, node, entropy)
-        if found is None:
+        completed = _completed(cluster, name, node, entropy)
+        if completed is None:
             continue
-        whole, history = found
+        whole, history = completed
         added = _added(cluster, name, whole, history, entropy)
         if added is not None:
             writes += added[0]
-            said.append(added[1])
+            notes.append(added[1])
             continue
         if whole != node:
             writes.append(Put(layout.topic(name), whole))
-            said.append(f"the topic {name} was completed: {_differences(node, whole)}")
+            notes.append(f"the topic {name} was completed: {_differences(node, whole)}")
         if history != cluster.topic_histories.get(name):
             writes.append(Put(layout.topic_history(name), history))
         new = _newborn(cluster, name, whole) if lacks_states else {}
         if new:
             writes += new_partitions(cluster, name, new, epoch)
             epoch += len(new)
-            said.append(f"partitions {sorted(new)} of the topic {name} are new")
-        for where in without_epoch(cluster, name, whole) if lacks_nodes else ():
-            reported = _reported_epoch(cluster, where)
+            notes.append(f"partitions {sorted(new)} of the topic {name} are new")
+        for tp in without_epoch(cluster, name, whole) if lacks_nodes else ():
+            reported = _reported_epoch(cluster, tp)
             if reported is None:
                 continue
             if reported < 0:
                 reported = epoch = epoch + 1
             else:
-                said.append(f"{where} has its partition epoch {reported} again")
-            writes.append(Put(layout.partition(*where), PartitionNode(reported)))
+                notes.append(f"{tp} has its partition epoch {reported} again")
+            writes.append(Put(layout.partition(*tp), PartitionNode(reported)))
     if epoch != start:
         # First: no two partitions get the same epoch.
         writes.insert(0, Put(layout.PARTITION_EPOCH, Counter(epoch)))
-    return Decision(said, tuple(writes), splits=True)
+    return Decision(notes, tuple(writes), splits=True)
 
 
 def _completed(
@@ -139,7 +139,7 @@ def _unretired(cluster: ClusterState, name: str, node: TopicNode, history: Topic
     """Return how many partitions take records, as the partitions' nodes say."""
     born = first_unborn(cluster, name, node, history)
     nodes = (cluster.partition_nodes.get(TopicPartition(name, index)) for index in range(born))
-    return sum(found is None or found.retirement_epoch < 0 for found in nodes)
+    return sum(stored is None or stored.retirement_epoch < 0 for stored in nodes)
 
 
 def _added(
@@ -152,8 +152,8 @@ def _added(
         return None
     draft = cluster.draft()
     draft.topics[name] = right
-    writes, said = taken_up(draft, request, entropy, 0)
-    return writes or [Put(layout.topic(name), right)], said
+    writes, lines = taken_up(draft, request, entropy, 0)
+    return writes or [Put(layout.topic(name), right)], lines
 
 
 def _identity(
@@ -162,15 +162,15 @@ def _identity(
     """Return (id, migrated) of a topic without a record of its own; None: not known yet."""
     assigned = {broker for replicas in node.partitions.values() for broker in replicas}
     reports = [cluster.nameless.get(broker, {}) for broker in assigned]
-    has_nameless = any(where.topic == name for report in reports for where in report)
+    has_nameless = any(tp.topic == name for report in reports for tp in report)
     if node.topic_id is not None:
         return node.topic_id, has_nameless
     is_new = layout.partitions(name) not in cluster.versions
     if not is_new and assigned & cluster.presumed:
         return None
-    known = _reported_id(cluster, name, assigned)
-    if known is not None:
-        return layout.id_text(known), has_nameless
+    reported_id = _reported_id(cluster, name, assigned)
+    if reported_id is not None:
+        return layout.id_text(reported_id), has_nameless
     if is_new:
         return layout.id_text(entropy.new_uuid()), not cluster.level.topic_ids
     if has_nameless or assigned <= cluster.brokers.keys():
@@ -196,7 +196,7 @@ def _age(end: LogEnd) -> tuple[int, int]:
 
 
 def _newborn(cluster: ClusterState, name: str, node: TopicNode) -> dict[int, list[int]]:
-    found = {}
+    newborn = {}
     history = cluster.topic_histories.get(name)
     shown, end = shown_topic(node, history), len(node.partitions)
     if cluster.level.resizes and history is not None:
@@ -204,46 +204,46 @@ def _newborn(cluster: ClusterState, name: str, node: TopicNode) -> dict[int, lis
     for index, replicas in node.partitions.items():
         if not shown.shows(index) or index >= end:
             continue  # A step of a growth makes it.
-        where = TopicPartition(name, index)
-        if where in cluster.states or layout.partition(name, index) in cluster.versions:
+        tp = TopicPartition(name, index)
+        if tp in cluster.states or layout.partition(name, index) in cluster.versions:
             continue
         present = cluster.fit & set(replicas)
         if not present or cluster.presumed.intersection(replicas):
             continue
-        if all(cluster.log_end(broker, where) is None for broker in present):
-            found[index] = list(replicas)
-    return found
+        if all(cluster.log_end(broker, tp) is None for broker in present):
+            newborn[index] = list(replicas)
+    return newborn
 
 
 def without_epoch(cluster: ClusterState, name: str, node: TopicNode) -> list[TopicPartition]:
     """Return the partitions that are older than partition epochs: Kafka's own nodes are empty."""
     return [
-        where
-        for where in (TopicPartition(name, index) for index in node.partitions)
-        if where in cluster.states
-        and where not in cluster.partition_nodes
-        and layout.partition(*where) not in cluster.damaged
+        tp
+        for tp in (TopicPartition(name, index) for index in node.partitions)
+        if tp in cluster.states
+        and tp not in cluster.partition_nodes
+        and layout.partition(*tp) not in cluster.damaged
     ]
 
 
-def _reported_epoch(cluster: ClusterState, where: TopicPartition) -> int | None:
+def _reported_epoch(cluster: ClusterState, tp: TopicPartition) -> int | None:
     """Return the partition epoch that replicas have on their disks, -1 if they have none.
 
     None while nothing shows it: no broker that is assigned has reported a replica, and one of them
     has not reported yet.
     """
-    hosts = cluster.hosts(where)
-    ends = [cluster.any_log_end(broker, where) for broker in hosts]
-    found = [end.partition_epoch for end in ends if end is not None]
-    if not found and not (cluster.brokers.keys() - cluster.presumed).issuperset(hosts):
+    hosts = cluster.hosts(tp)
+    ends = [cluster.any_log_end(broker, tp) for broker in hosts]
+    epochs = [end.partition_epoch for end in ends if end is not None]
+    if not epochs and not (cluster.brokers.keys() - cluster.presumed).issuperset(hosts):
         return None
-    return max(found, default=-1)
+    return max(epochs, default=-1)
 
 
 def _differences(old: TopicNode, new: TopicNode) -> str:
-    found = []
+    differences = []
     if old.topic_id != new.topic_id:
-        found.append(f"id {new.topic_id} instead of {old.topic_id}")
+        differences.append(f"id {new.topic_id} instead of {old.topic_id}")
     if old.initial_partition_count != new.initial_partition_count:
-        found.append(f"{new.initial_partition_count} partitions at first")
-    return ", ".join(found) or "its counts"
+        differences.append(f"{new.initial_partition_count} partitions at first")
+    return ", ".join(differences) or "its counts"

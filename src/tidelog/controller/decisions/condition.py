@@ -120,13 +120,13 @@ def _copied(cluster: ClusterState) -> ClusterState:
 def _check(cluster: ClusterState) -> Work[_Checked]:
     checked = _Checked()
     minimums: dict[str, int] = {}
-    for where, state in cluster.states.items():
+    for tp, state in cluster.states.items():
         yield None
-        replicas = cluster.replicas(where)
+        replicas = cluster.replicas(tp)
         checked.assigned.update(replicas)
-        if where.topic not in minimums:
-            minimums[where.topic] = cluster.resolve(where.topic).configs.min_insync_replicas
-        _judge(cluster, checked, where, state, minimums[where.topic])
+        if tp.topic not in minimums:
+            minimums[tp.topic] = cluster.resolve(tp.topic).configs.min_insync_replicas
+        _judge(cluster, checked, tp, state, minimums[tp.topic])
     for name, history in cluster.topic_histories.items():
         yield None
         checked.unclean.extend(TopicPartition(name, index) for index in history.unclean)
@@ -138,33 +138,33 @@ def _check(cluster: ClusterState) -> Work[_Checked]:
 def _judge(
     cluster: ClusterState,
     checked: _Checked,
-    where: TopicPartition,
+    tp: TopicPartition,
     state: PartitionState,
     minimum: int,
 ) -> None:
-    replicas = cluster.replicas(where)
+    replicas = cluster.replicas(tp)
     is_led = state.leader != NO_LEADER
     if not is_led:
-        checked.offline.append(where)
-        if _is_damaged_everywhere(cluster, where):
-            checked.unreadable.append(where)
+        checked.offline.append(tp)
+        if _is_damaged_everywhere(cluster, tp):
+            checked.unreadable.append(tp)
             checked.keepers.update(replicas)
         else:
-            checked.readable.append(where)
+            checked.readable.append(tp)
             checked.holders.update(state.isr, state.eligible_replicas)
     elif replicas and state.leader != replicas[0] and replicas[0] in state.isr:
-        checked.elsewhere.append(where)
+        checked.elsewhere.append(tp)
     is_below = len(state.isr) < min(minimum, len(replicas))
     if is_below:
-        checked.below_minimum.append(where)
+        checked.below_minimum.append(tp)
         if is_led:
-            checked.led_below.append(where)
-    wanted = cluster.original(where)
+            checked.led_below.append(tp)
+    wanted = cluster.original(tp)
     if len(state.isr) < len(wanted):
-        checked.under_replicated.append(where)
+        checked.under_replicated.append(tp)
         checked.missing.update(set(wanted).difference(state.isr))
         if is_led and not is_below:
-            checked.led_under.append(where)
+            checked.led_under.append(tp)
 
 
 def _counts(cluster: ClusterState, checked: _Checked) -> dict[str, int]:
@@ -188,17 +188,17 @@ def _counts(cluster: ClusterState, checked: _Checked) -> dict[str, int]:
 
 def _brokers(cluster: ClusterState, checked: _Checked) -> dict[str, Any]:
     """Return every broker that is registered or has a replica."""
-    found: dict[str, Any] = {}
+    by_id: dict[str, Any] = {}
     for broker in sorted(cluster.brokers.keys() | checked.assigned):
         node = cluster.brokers.get(broker)
-        found[str(broker)] = {
+        by_id[str(broker)] = {
             "epoch": -1 if node is None else node.broker_epoch,
             "rack": None if node is None else node.rack,
             "condition": "dead" if node is None else _condition_of(cluster, broker),
             "cordoned_log_dirs": list(cordoned_entries(cluster, broker)),
             "takes_new_replicas": not is_closed(cluster, broker),
         }
-    return found
+    return by_id
 
 
 def _condition_of(cluster: ClusterState, broker: int) -> str:
@@ -211,26 +211,26 @@ def _condition_of(cluster: ClusterState, broker: int) -> str:
 def _problems(
     cluster: ClusterState, checked: _Checked, resizes: list[dict[str, Any]]
 ) -> Work[list[dict[str, Any]]]:
-    found = yield from _of_the_store(cluster)
-    found += _of_brokers(cluster, checked)
-    found += yield from _of_partitions(cluster, checked)
-    found += yield from _of_moves(cluster)
-    found += resizes
-    found += of_unaware_writers(cluster)
-    found += of_retired(cluster)
+    problems = yield from _of_the_store(cluster)
+    problems += _of_brokers(cluster, checked)
+    problems += yield from _of_partitions(cluster, checked)
+    problems += yield from _of_moves(cluster)
+    problems += resizes
+    problems += of_unaware_writers(cluster)
+    problems += of_retired(cluster)
     yield None
-    found += _of_deletions(cluster)
-    return found
+    problems += _of_deletions(cluster)
+    return problems
 
 
 def _of_the_store(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
-    found: list[dict[str, Any]] = []
+    problems: list[dict[str, Any]] = []
     if cluster.went_back is not None:
         advice = f"docs/operating/recover.md has the steps with {RESTORED}."
-        found.append(problem("store_went_back", cluster.went_back, advice))
+        problems.append(problem("store_went_back", cluster.went_back, advice))
     for damaged in cluster.damaged.values():
         advice = "Repair the node, or restore the metadata store from a backup."
-        found.append(problem("node_damaged", str(damaged), advice))
+        problems.append(problem("node_damaged", str(damaged), advice))
     nameless = []
     for name in cluster.topics:
         yield None
@@ -238,17 +238,19 @@ def _of_the_store(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
             nameless.append(name)
     if nameless:
         names = sorted(nameless)
-        said = f"Topics without an id, so that brokers get no complete commands: {named(names)}."
+        sentence = (
+            f"Topics without an id, so that brokers get no complete commands: {named(names)}."
+        )
         advice = "Start every broker that has replicas of them: it may have the id."
-        found.append(problem("topics_without_id", said, advice))
-    found += yield from _of_late_replicas(cluster)
+        problems.append(problem("topics_without_id", sentence, advice))
+    problems += yield from _of_late_replicas(cluster)
     lost = yield from _without_state(cluster)
     if lost:
         names = yield from _first_of(lost)
-        said = f"Partitions without a leader on record: {named(names, len(lost))}."
+        sentence = f"Partitions without a leader on record: {named(names, len(lost))}."
         advice = "Start a broker of theirs; if their state was removed, put the node back."
-        found.append(problem("partitions_without_state", said, advice, partitions=names))
-    return found
+        problems.append(problem("partitions_without_state", sentence, advice, partitions=names))
+    return problems
 
 
 def _of_late_replicas(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
@@ -256,29 +258,29 @@ def _of_late_replicas(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
     if not late:
         return []
     brokers = sorted({one.broker for one in late})
-    names = [str(where) for where in sorted({one.where for one in late})]
+    names = [str(tp) for tp in sorted({one.where for one in late})]
     plural = "" if len(late) == 1 else "s"
-    said = (
+    sentence = (
         f"{len(late)} replica{plural} on {names_of_brokers(brokers)} that the store does not know "
         f"since it was accepted, kept and not served: {named(names)}."
     )
     advice = f"See {RESTORED}: with --accept they are taken back."
-    return [problem("replicas_late", said, advice, partitions=names, brokers=brokers)]
+    return [problem("replicas_late", sentence, advice, partitions=names, brokers=brokers)]
 
 
 def _without_state(cluster: ClusterState) -> Work[list[TopicPartition]]:
-    found: list[TopicPartition] = []
+    lacking: list[TopicPartition] = []
     if len(cluster.states) >= sum(len(node.partitions) for node in cluster.topics.values()):
-        return found
+        return lacking
     for name, node in cluster.topics.items():
         for index in node.partitions:
             yield None
-            where = TopicPartition(name, index)
-            if where in cluster.states or is_unborn(cluster, where):
+            tp = TopicPartition(name, index)
+            if tp in cluster.states or is_unborn(cluster, tp):
                 continue
-            if layout.state(*where) not in cluster.damaged:
-                found.append(where)
-    return found
+            if layout.state(*tp) not in cluster.damaged:
+                lacking.append(tp)
+    return lacking
 
 
 def _of_brokers(cluster: ClusterState, checked: _Checked) -> Iterator[dict[str, Any]]:
@@ -323,23 +325,25 @@ def _of_brokers(cluster: ClusterState, checked: _Checked) -> Iterator[dict[str, 
     for kind, level, brokers, what, advice in rows:
         if brokers:
             names = sorted(brokers)
-            said = f"{what}: {names_of_brokers(names)}."
-            yield problem(kind, said, advice, level, brokers=names)
+            sentence = f"{what}: {names_of_brokers(names)}."
+            yield problem(kind, sentence, advice, level, brokers=names)
     cordoned = {x: cordoned_dirs(cluster, x) for x in sorted(cluster.brokers)}
     some = {x: dirs for x, dirs in cordoned.items() if dirs and not is_closed(cluster, x)}
     if some:
         paths = [f"{path} of broker {broker}" for broker, dirs in some.items() for path in dirs]
-        said = f"Log directories that get no new replicas ({CORDONED_LOG_DIRS}): {named(paths)}."
+        sentence = (
+            f"Log directories that get no new replicas ({CORDONED_LOG_DIRS}): {named(paths)}."
+        )
         advice = "Nothing while they are to leave: tidelog configs --alter --delete-config."
-        yield problem("log_dirs_cordoned", said, advice, NOTICE, brokers=list(some))
+        yield problem("log_dirs_cordoned", sentence, advice, NOTICE, brokers=list(some))
 
 
 def _of_partitions(cluster: ClusterState, checked: _Checked) -> Work[list[dict[str, Any]]]:
-    found: list[dict[str, Any]] = []
+    problems: list[dict[str, Any]] = []
     keepers = names_of_brokers(checked.keepers)
     holders = names_of_brokers(checked.holders - cluster.fit)
     missing = names_of_brokers(checked.missing - cluster.fit)
-    broken = {where for _, where in cluster.broken}.difference(checked.unreadable)
+    broken = {tp for _, tp in cluster.broken}.difference(checked.unreadable)
     rows = (
         (
             "offline",
@@ -383,53 +387,55 @@ def _of_partitions(cluster: ClusterState, checked: _Checked) -> Work[list[dict[s
     for kind, places, what, advice in rows:
         yield None
         if places:
-            found.append((yield from _of_places(kind, places, what, advice)))
-    found += yield from _of_elections(cluster, checked)
-    return found
+            problems.append((yield from _of_places(kind, places, what, advice)))
+    problems += yield from _of_elections(cluster, checked)
+    return problems
 
 
 def _of_elections(cluster: ClusterState, checked: _Checked) -> Work[list[dict[str, Any]]]:
-    found: list[dict[str, Any]] = []
+    problems: list[dict[str, Any]] = []
     yield None
-    waiting = sorted({where.topic for where in checked.readable})
+    waiting = sorted({tp.topic for tp in checked.readable})
     full = [topic for topic in waiting if has_full_record(cluster, topic)]
     if full:
-        said = f"Unclean elections put off until earlier ones are handled: {named(full)}."
+        sentence = f"Unclean elections put off until earlier ones are handled: {named(full)}."
         advice = "Start the brokers that lead what tidelog doctor unclean lists as not handled."
-        found.append(problem("elections_put_off", said, advice))
+        problems.append(problem("elections_put_off", sentence, advice))
     if checked.elsewhere:
         advice = (
             "Nothing, or: tidelog elect-leaders --election-type preferred --all-topic-partitions."
         )
         what = "not led by the preferred replica, which is in sync"
-        found.append(
+        problems.append(
             (yield from _of_places("not_preferred", checked.elsewhere, what, advice, NOTICE))
         )
     yield None
     lossy = places_with_loss(cluster)
     if lossy:
-        said = f"Unclean elections lost committed records of {named(lossy)}."
+        sentence = f"Unclean elections lost committed records of {named(lossy)}."
         advice = "See tidelog doctor unclean for which; records that no other replica has are lost."
         names = list(map(str, lossy[:NAMES_LISTED]))
-        found.append(problem("records_lost", said, advice, NOTICE, partitions=names))
-    return found
+        problems.append(problem("records_lost", sentence, advice, NOTICE, partitions=names))
+    return problems
 
 
 def _of_moves(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
-    found: list[dict[str, Any]] = []
+    problems: list[dict[str, Any]] = []
     for one in (yield from of_moves(cluster)):
         if one.places:
             level = BAD if one.is_bad else NOTICE
-            found.append((yield from _of_places(one.kind, one.places, one.what, one.advice, level)))
+            problems.append(
+                (yield from _of_places(one.kind, one.places, one.what, one.advice, level))
+            )
     idle = yield from idle_throttle(cluster)
     if idle.names:
         of_topics = f", with lists of the topics {named(idle.topics)}" if idle.topics else ""
-        said = (
+        sentence = (
             f"Throttles of replication that limit nothing now: {', '.join(idle.names)}{of_topics}."
         )
         advice = "Remove them if they are left over: tidelog configs --alter --delete-config."
-        found.append(problem("throttles_idle", said, advice, NOTICE))
-    return found
+        problems.append(problem("throttles_idle", sentence, advice, NOTICE))
+    return problems
 
 
 def _of_places(
@@ -437,18 +443,18 @@ def _of_places(
 ) -> Work[dict[str, Any]]:
     plural = "" if len(places) == 1 else "s"
     names = yield from _first_of(places)
-    said = f"{len(places)} partition{plural} {what}: {named(names, len(places))}."
-    return problem(kind, said, advice, level, partitions=names)
+    sentence = f"{len(places)} partition{plural} {what}: {named(names, len(places))}."
+    return problem(kind, sentence, advice, level, partitions=names)
 
 
 def _first_of(places: Collection[TopicPartition]) -> Work[list[str]]:
     """Return the names of the first ``NAMES_LISTED``, those of users before internal ones."""
     first: list[tuple[bool, TopicPartition]] = []
-    keyed = ((where.topic in INTERNAL_TOPICS, where) for where in places)
+    keyed = ((tp.topic in INTERNAL_TOPICS, tp) for tp in places)
     while part := list(itertools.islice(keyed, NAMES_LISTED)):
         first = heapq.nsmallest(NAMES_LISTED, first + part)
         yield None
-    return [str(where) for _, where in first]
+    return [str(tp) for _, tp in first]
 
 
 def _of_deletions(cluster: ClusterState) -> Iterator[dict[str, Any]]:
@@ -463,7 +469,7 @@ def _of_deletions(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     if stuck:
         names = sorted(stuck)
         brokers = sorted(set().union(*stuck.values()))
-        said = (
+        sentence = (
             f"Deleted topics of which {names_of_brokers(brokers)} may still hold replicas: "
             f"{named(names)}."
         )
@@ -472,11 +478,11 @@ def _of_deletions(cluster: ClusterState) -> Iterator[dict[str, Any]]:
             if cluster.level.topic_ids
             else "The names are free when it is done."
         )
-        yield problem("deletions_unconfirmed", said, advice, brokers=brokers)
+        yield problem("deletions_unconfirmed", sentence, advice, brokers=brokers)
     if running:
-        said = f"Being deleted: {named(sorted(running))}."
-        yield problem("deletions_running", said, "Nothing: it goes on by itself.", NOTICE)
+        sentence = f"Being deleted: {named(sorted(running))}."
+        yield problem("deletions_running", sentence, "Nothing: it goes on by itself.", NOTICE)
 
 
-def _is_damaged_everywhere(cluster: ClusterState, where: TopicPartition) -> bool:
-    return all((broker, where) in cluster.broken for broker in cluster.replicas(where))
+def _is_damaged_everywhere(cluster: ClusterState, tp: TopicPartition) -> bool:
+    return all((broker, tp) in cluster.broken for broker in cluster.replicas(tp))

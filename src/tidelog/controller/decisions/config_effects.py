@@ -68,13 +68,13 @@ def of_a_start(cluster: ClusterState) -> Decision[None]:
     if cluster.went_back is not None:
         return Decision(None)
     writes: list[Write] = []
-    for where, state in cluster.states.items():
-        replicas = cluster.replicas(where)
-        if not state.eligible_replicas or not replicas or layout.state(*where) in cluster.damaged:
+    for tp, state in cluster.states.items():
+        replicas = cluster.replicas(tp)
+        if not state.eligible_replicas or not replicas or layout.state(*tp) in cluster.damaged:
             continue
-        minimum = cluster.min_insync(where.topic, len(replicas))
+        minimum = cluster.min_insync(tp.topic, len(replicas))
         if len(state.isr) >= minimum:
-            writes.append(put_state(cluster, where, with_isr(state, state.isr, minimum)))
+            writes.append(put_state(cluster, tp, with_isr(state, state.isr, minimum)))
     return Decision(None, tuple(writes), splits=True)
 
 
@@ -83,17 +83,15 @@ def _effects(cluster: ClusterState, topic: str, configs: TopicConfigs) -> list[W
     writes: list[Write] = []
     if configs.unclean_leader_election_enable:
         leaderless = [
-            where
-            for where in places
-            if where in cluster.states and cluster.states[where].leader == NO_LEADER
+            tp for tp in places if tp in cluster.states and cluster.states[tp].leader == NO_LEADER
         ]
         writes += settle_all(cluster, leaderless, Standing.of(cluster), allow_unclean=True)
     settled = {write.path for write in writes}
-    for where in places:
-        state = cluster.states.get(where)
-        if state is None or not state.eligible_replicas or layout.state(*where) in settled:
+    for tp in places:
+        state = cluster.states.get(tp)
+        if state is None or not state.eligible_replicas or layout.state(*tp) in settled:
             continue
-        minimum = min(configs.min_insync_replicas, len(cluster.replicas(where)))
+        minimum = min(configs.min_insync_replicas, len(cluster.replicas(tp)))
         if len(state.isr) >= minimum:
-            writes.append(put_state(cluster, where, with_isr(state, state.isr, minimum)))
+            writes.append(put_state(cluster, tp, with_isr(state, state.isr, minimum)))
     return writes

@@ -86,16 +86,16 @@ def why_not_set(cluster: ClusterState, name: str, configs: Mapping[str, str]) ->
         return None
     stored = cluster.broker_configs.get(name, {}).get(CORDONED_LOG_DIRS, "")
     kept = {entry.strip() for entry in stored.split(",")}
-    known = log_dirs(cluster, int(name))
-    unknown = [each for each in unknown_entries(entries, known) if each not in kept]
+    paths = log_dirs(cluster, int(name))
+    unknown = [entry for entry in unknown_entries(entries, paths) if entry not in kept]
     if not unknown:
         return None
-    if not known:
+    if not paths:
         return (
             f"{CORDONED_LOG_DIRS}: the log directories of broker {name} are unknown while it is "
             "not registered: '*' cordons them all."
         )
     return (
         f"{CORDONED_LOG_DIRS}: {unknown[0][:300]} is no log directory of broker {name}, which has "
-        f"{', '.join(known)}."
+        f"{', '.join(paths)}."
     )

@@ -83,10 +83,10 @@ def delete_topics(
     writes: list[Write] = []
     answers: list[Deleted] = []
     repeated = repeated_names(cluster, asked) if repeated is None else repeated
-    found: list[str | None] = [_name_of(cluster, one) for one in asked]
-    nodes = [cluster.topics[name] for name in set(found) if name in cluster.topics]
+    names: list[str | None] = [_name_of(cluster, one) for one in asked]
+    nodes = [cluster.topics[name] for name in set(names) if name in cluster.topics]
     may_be_cut = sum(len(node.partitions) for node in nodes) > AT_ONCE
-    for one, name in zip(asked, found, strict=True):
+    for one, name in zip(asked, names, strict=True):
         refusal = _why_not(cluster, one, name, enabled)
         if refusal is None and name in repeated:
             sentence = f"The topic {name} is named more than once."
@@ -155,10 +155,10 @@ def note_confirmed(cluster: ClusterState, broker: int, stopped: Iterable[Stop]) 
 
 def by_topic(stopped: Iterable[Stop]) -> list[list[Stop]]:
     """Group stopped replicas by topic: each topic's record is written once."""
-    found: dict[tuple[str, UUID], list[Stop]] = {}
+    of_topics: dict[tuple[str, UUID], list[Stop]] = {}
     for stop in stopped:
-        found.setdefault((stop.name, stop.topic_id), []).append(stop)
-    return list(found.values())
+        of_topics.setdefault((stop.name, stop.topic_id), []).append(stop)
+    return list(of_topics.values())
 
 
 def cost_of_confirmation(of_topic: Sequence[Stop]) -> int:

@@ -81,8 +81,8 @@ def with_isr(
     """
     eligible: list[int] = []
     if len(isr) < min_insync:
-        known = dict.fromkeys([*eligible_now(state, min_insync), *state.isr])
-        eligible = [member for member in known if member not in isr]
+        members = dict.fromkeys([*eligible_now(state, min_insync), *state.isr])
+        eligible = [member for member in members if member not in isr]
     return msgspec.structs.replace(state, isr=list(isr), eligible_replicas=eligible, **changes)
 
 
@@ -105,8 +105,8 @@ def within(state: PartitionState, replicas: Collection[int]) -> PartitionState:
     isr = [member for member in state.isr if member in replicas]
     eligible = [member for member in state.eligible_replicas if member in replicas]
     returned = [member for member in state.unclean_members if member in replicas]
-    known = (state.isr, state.eligible_replicas, state.unclean_members)
-    if (isr, eligible, returned) == known or not (isr or eligible):
+    before = (state.isr, state.eligible_replicas, state.unclean_members)
+    if (isr, eligible, returned) == before or not (isr or eligible):
         return state
     return msgspec.structs.replace(
         state, isr=isr, eligible_replicas=eligible, unclean_members=returned

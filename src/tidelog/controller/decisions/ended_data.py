@@ -33,8 +33,8 @@ def was_accepted(cluster: ClusterState) -> bool:
 
 def has_ended(cluster: ClusterState, topic_id: UUID, partition: int, broker: int) -> bool:
     """Return whether a decision since the acceptance ended a replica, or all of its topic."""
-    found = cluster.past.ended.topics.get(layout.id_text(topic_id))
-    return found is not None and (not found or (partition, broker) in found)
+    places = cluster.past.ended.topics.get(layout.id_text(topic_id))
+    return places is not None and (not places or (partition, broker) in places)
 
 
 def remembered(
@@ -43,15 +43,15 @@ def remembered(
     replicas: Mapping[UUID, Iterable[tuple[int, int]]] | None = None,
 ) -> list[Put]:
     """Return the write that remembers whole topics, and single replicas, as ended; or none."""
-    known = dict(cluster.past.ended.topics)
+    ended = dict(cluster.past.ended.topics)
     for topic_id, places in (replicas or {}).items():
         text = layout.id_text(topic_id)
-        found = sorted({*known.get(text, ()), *places})
-        if found and known.get(text) != []:
-            known[text] = found
+        all_places = sorted({*ended.get(text, ()), *places})
+        if all_places and ended.get(text) != []:
+            ended[text] = all_places
     for topic_id in topics:
         if topic_id != NO_ID:
-            known.pop(layout.id_text(topic_id), None)
-            known[layout.id_text(topic_id)] = []
-    kept = dict(list(known.items())[-MOST_ENDED:])
+            ended.pop(layout.id_text(topic_id), None)
+            ended[layout.id_text(topic_id)] = []
+    kept = dict(list(ended.items())[-MOST_ENDED:])
     return [] if kept == cluster.past.ended.topics else [Put(layout.ENDED_DATA, EndedData(kept))]

@@ -77,19 +77,19 @@ class Taken:
     to_check: list[str] = field(default_factory=list)
 
 
-def changed(cluster: ClusterState, found: Mapping[str, Node | None]) -> dict[str, Node | None]:
+def changed(cluster: ClusterState, nodes: Mapping[str, Node | None]) -> dict[str, Node | None]:
     """Return those nodes, as read now, that are not what the cluster knows of them."""
-    return {path: node for path, node in found.items() if not _is_known(cluster, path, node)}
+    return {path: node for path, node in nodes.items() if not _is_known(cluster, path, node)}
 
 
-def as_writes(found: Mapping[str, Node | None], after: ClusterState) -> list[Write]:
+def as_writes(nodes: Mapping[str, Node | None], after: ClusterState) -> list[Write]:
     """Return external changes as writes, from which follows what brokers must be sent.
 
     ``after`` is the state with these changes: a mark that is not in it, because it was removed at
     once or its topic moved to the other queue, concerns no broker.
     """
     writes: list[Write] = []
-    for path, node in found.items():
+    for path, node in nodes.items():
         above, _, name = path.rpartition("/")
         if above == layout.DELETE_TOPICS and name not in after.marked:
             continue
@@ -104,7 +104,7 @@ def as_writes(found: Mapping[str, Node | None], after: ClusterState) -> list[Wri
 
 def take_up(
     cluster: ClusterState,
-    found: Mapping[str, Node | None],
+    nodes: Mapping[str, Node | None],
     entropy: Entropy,
     deletes: bool,
     now_ms: int = 0,
@@ -116,15 +116,15 @@ def take_up(
     """
     taken = Taken()
     writes: list[Write] = []
-    known = indexes_with_state(cluster)
-    for path, node in sorted(found.items()):
+    indexes = indexes_with_state(cluster)
+    for path, node in sorted(nodes.items()):
         above, _, name = path.rpartition("/")
         if above == layout.TOPICS:
-            request = _take_topic(cluster, name, node, taken, known, writes)
+            request = _take_topic(cluster, name, node, taken, indexes, writes)
             if request is not None:
-                resized, said = taken_up(cluster, request, entropy, now_ms)
+                resized, line = taken_up(cluster, request, entropy, now_ms)
                 writes += resized
-                (taken.notes if resized else taken.errors).append(said)
+                (taken.notes if resized else taken.errors).append(line)
             continue
         if path == layout.REASSIGN_PARTITIONS:
             noticed = reassignment_node.notice(cluster, node)
@@ -139,10 +139,10 @@ def take_up(
         take(cluster, path, node)
         if layout.partition_of(path) is not None:
             # Rare: a damaged node that was repaired.
-            known = indexes_with_state(cluster)
+            indexes = indexes_with_state(cluster)
         if above == layout.TOPIC_HISTORIES:
             cluster.damaged.pop(layout.topic(name), None)
-            check_topic(cluster, name, known)
+            check_topic(cluster, name, indexes)
         elif above == layout.BROKER_CONFIGS:
             cluster.configs_changed_at = cluster.revision + 1
         elif above == layout.TOPIC_CONFIGS:
@@ -158,7 +158,7 @@ def take_up(
             taken.notes.append(why_none(path))
         elif above != layout.CONFIG_CHANGES:
             taken.notes.append(f"{path} was {'removed' if node is None else 'written'}")
-    topics = {layout.topic_of(path) for path in found}
+    topics = {layout.topic_of(path) for path in nodes}
     taken.errors += check_agreement(cluster, {x for x in topics if x is not None})
     completed = complete(cluster, entropy)
     deleted: Decision[list[str]] = Decision([])
@@ -207,9 +207,9 @@ def _known(cluster: ClusterState, path: str, record: Record | None) -> Record | 
     above, _, name = path.rpartition("/")
     place = layout.partition_of(path)
     if place is not None:
-        where = TopicPartition(*place)
+        tp = TopicPartition(*place)
         is_state = path.endswith("/state")
-        return cluster.states.get(where) if is_state else cluster.partition_nodes.get(where)
+        return cluster.states.get(tp) if is_state else cluster.partition_nodes.get(tp)
     if above == layout.TOPICS:
         return _as_written(cluster.topics.get(name), record)
     if above == layout.TOPIC_HISTORIES:
@@ -221,19 +221,19 @@ def _known(cluster: ClusterState, path: str, record: Record | None) -> Record | 
     return cluster.plan.content if path == layout.REASSIGN_PARTITIONS else record
 
 
-def _as_written(known: TopicNode | None, record: Record | None) -> TopicNode | None:
+def _as_written(present: TopicNode | None, record: Record | None) -> TopicNode | None:
     """Return a known topic with the counts of its node where they did not count (``agreement``).
 
     No program has asked for them while this controller was active.
     """
-    if known is None or not isinstance(record, TopicNode):
-        return known
+    if present is None or not isinstance(record, TopicNode):
+        return present
     counts = {
         name: getattr(record, name)
         for name in ("initial_partition_count", "undeleted_partition_count")
-        if getattr(known, name) is None
+        if getattr(present, name) is None
     }
-    return msgspec.structs.replace(known, **counts) if counts else known
+    return msgspec.structs.replace(present, **counts) if counts else present
 
 
 def _take_topic(
@@ -246,18 +246,18 @@ def _take_topic(
 ) -> Growth | None:
     """Take up a topic's node, with the write that puts it right; return a request for a resize."""
     path = layout.topic(name)
-    known = cluster.topics.get(name)
+    present = cluster.topics.get(name)
     was_known = path in cluster.versions
     take(cluster, path, node)
     written = cluster.topics.get(name)
     request = None
-    if node is not None and written is not None and known is not None:
-        right = _put_right(cluster, name, known, written, taken)
+    if node is not None and written is not None and present is not None:
+        right = _put_right(cluster, name, present, written, taken)
         if right != written:
             take(cluster, path, Node(layout.encode(right), node.version))
             writes.append(Put(path, right))
         if cluster.level.resizes:
-            request = wanted(name, known, written)
+            request = wanted(name, present, written)
     check_topic(cluster, name, with_state)
     if path in cluster.damaged:
         taken.errors.append(str(cluster.damaged[path]))
@@ -272,30 +272,32 @@ def _take_topic(
 
 
 def _put_right(
-    cluster: ClusterState, name: str, known: TopicNode, written: TopicNode, taken: Taken
+    cluster: ClusterState, name: str, present: TopicNode, written: TopicNode, taken: Taken
 ) -> TopicNode:
-    partitions = {**written.partitions, **known.partitions}
-    if any(written.partitions.get(index) != known.partitions[index] for index in known.partitions):
+    partitions = {**written.partitions, **present.partitions}
+    if any(
+        written.partitions.get(index) != present.partitions[index] for index in present.partitions
+    ):
         taken.errors.append(
             f"{layout.topic(name)} was rewritten with other replicas or fewer partitions: the "
             "former ones are restored. A reassignment moves replicas."
         )
     history = cluster.topic_histories.get(name)
-    ours = known.topic_id if history is None else history.topic_id
+    ours = present.topic_id if history is None else history.topic_id
     if written.topic_id not in (None, ours):
         taken.errors.append(
             f"{layout.topic(name)} was rewritten with the id {written.topic_id}: the topic has the "
             f"id {ours}, which is restored."
         )
     if cluster.level.resizes:
-        written = without_counts(known, written)
-        partitions = known.partitions
+        written = without_counts(present, written)
+        partitions = present.partitions
     return msgspec.structs.replace(
         written,
         partitions=dict(sorted(partitions.items())),
         topic_id=ours,
-        adding_replicas=known.adding_replicas,
-        removing_replicas=known.removing_replicas,
+        adding_replicas=present.adding_replicas,
+        removing_replicas=present.removing_replicas,
     )
 
 

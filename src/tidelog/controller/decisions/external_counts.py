@@ -28,24 +28,24 @@ from tidelog.metadata.records import TopicHistory, TopicNode
 from tidelog.model.topics import TopicPartition
 
 
-def without_counts(known: TopicNode, written: TopicNode) -> TopicNode:
+def without_counts(present: TopicNode, written: TopicNode) -> TopicNode:
     """Return a written node with the partitions and counts that were known."""
     return msgspec.structs.replace(
         written,
-        partitions=known.partitions,
-        initial_partition_count=known.initial_partition_count,
-        undeleted_partition_count=known.undeleted_partition_count,
+        partitions=present.partitions,
+        initial_partition_count=present.initial_partition_count,
+        undeleted_partition_count=present.undeleted_partition_count,
     )
 
 
-def wanted(name: str, known: TopicNode, written: TopicNode) -> Growth | None:
+def wanted(name: str, present: TopicNode, written: TopicNode) -> Growth | None:
     """Return the request that another program's node stands for, or None."""
-    new = [index for index in sorted(written.partitions) if index not in known.partitions]
+    new = [index for index in sorted(written.partitions) if index not in present.partitions]
     if new:
         replicas = tuple(tuple(written.partitions[index]) for index in new)
-        return Growth(name, len(known.partitions) + len(new), replicas)
+        return Growth(name, len(present.partitions) + len(new), replicas)
     count = written.undeleted_partition_count
-    if count is not None and count < count_of(known):
+    if count is not None and count < count_of(present):
         return Growth(name, count)
     return None
 
@@ -60,11 +60,11 @@ def taken_up(
     path = layout.topic(request.name)
     made = begun(cluster, request, entropy, now_ms)
     if isinstance(made, RequestRefusal):
-        said = (
+        sentence = (
             f"{path} was rewritten with {request.count} partitions, and the former node is "
             f"restored: {made.sentence}"
         )
-        return [], said
+        return [], sentence
     return made, f"{path} was rewritten: the topic gets {request.count} partitions"
 
 
@@ -95,15 +95,15 @@ def first_unborn(cluster: ClusterState, name: str, node: TopicNode, history: Top
         return history.initial_partition_count
     index = len(node.partitions)
     while index > history.initial_partition_count:
-        where = TopicPartition(name, index - 1)
-        if where in cluster.partition_nodes or layout.partition(*where) in cluster.damaged:
+        tp = TopicPartition(name, index - 1)
+        if tp in cluster.partition_nodes or layout.partition(*tp) in cluster.damaged:
             break
         index -= 1
     return index
 
 
 def _is_new(cluster: ClusterState, name: str, index: int, replicas: Sequence[int]) -> bool:
-    where = TopicPartition(name, index)
+    tp = TopicPartition(name, index)
     return cluster.presumed.isdisjoint(replicas) and all(
-        cluster.log_end(broker, where) is None for broker in replicas
+        cluster.log_end(broker, tp) is None for broker in replicas
     )

@@ -68,33 +68,33 @@ def alter_isr(
     outcomes: list[Outcome] = []
     seen: set[TopicPartition] = set()
     for proposal in proposals:
-        where = proposal.where
+        tp = proposal.where
         error = _why_not(cluster, leader, proposal)
         if error is ErrorCode.NONE and not knows_configs and _is_below(cluster, proposal):
             error = ErrorCode.INELIGIBLE_REPLICA
-        if error is ErrorCode.NONE and where in seen:
+        if error is ErrorCode.NONE and tp in seen:
             error = ErrorCode.INVALID_REQUEST
-        state = cluster.states.get(where)
-        version = cluster.isr_version(where)
+        state = cluster.states.get(tp)
+        version = cluster.isr_version(tp)
         if error is not ErrorCode.NONE or state is None:
             is_shown = state is not None and (knows_configs or not state.eligible_replicas)
             outcomes.append(Outcome(error, state, version) if is_shown else Outcome(error))
             continue
-        seen.add(where)
-        new = _changed(cluster, where, state, proposal)
+        seen.add(tp)
+        new = _changed(cluster, tp, state, proposal)
         if proposal.unclean_handled:
-            history = cluster.topic_histories.get(where.topic)
-            if history is not None and where.partition in history.unclean:
-                handled.setdefault(where.topic, []).append(where.partition)
+            history = cluster.topic_histories.get(tp.topic)
+            if history is not None and tp.partition in history.unclean:
+                handled.setdefault(tp.topic, []).append(tp.partition)
         if new == state:
             # Nothing to write: the version that the leader knows stays current.
             outcomes.append(Outcome(ErrorCode.NONE, state, version))
             continue
-        replicas = cluster.replicas(where)
+        replicas = cluster.replicas(tp)
         grown = list(with_joined(replicas, state.target_replicas, proposal.isr))
         if grown != replicas:
-            joins.setdefault(where.topic, {})[where.partition] = grown
-        writes.append(put_state(cluster, where, new))
+            joins.setdefault(tp.topic, {})[tp.partition] = grown
+        writes.append(put_state(cluster, tp, new))
         outcomes.append(Outcome(ErrorCode.NONE, new, version + 1))
     # Each topic's record once for all its partitions: it may be as large as a commit.
     paid = [
@@ -105,12 +105,10 @@ def alter_isr(
     return Decision(outcomes, (*paid, *_assigned(cluster, joins), *writes), splits=True)
 
 
-def joins_of(cluster: ClusterState, where: TopicPartition, isr: Sequence[int]) -> bool:
+def joins_of(cluster: ClusterState, tp: TopicPartition, isr: Sequence[int]) -> bool:
     """Return whether an ISR has a target that is not among the replicas yet."""
-    targets = cluster.moves.get(where)
-    return targets is not None and any(
-        x in targets and x not in cluster.replicas(where) for x in isr
-    )
+    targets = cluster.moves.get(tp)
+    return targets is not None and any(x in targets and x not in cluster.replicas(tp) for x in isr)
 
 
 def _assigned(
@@ -123,21 +121,21 @@ def _assigned(
 
 
 def _why_not(cluster: ClusterState, leader: int, proposal: Proposal) -> ErrorCode:
-    where = proposal.where
-    state = cluster.states.get(where)
-    if state is None or not cluster.replicas(where):
+    tp = proposal.where
+    state = cluster.states.get(tp)
+    if state is None or not cluster.replicas(tp):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if proposal.topic_id != NO_ID and proposal.topic_id != cluster.topic_id(where.topic):
+    if proposal.topic_id != NO_ID and proposal.topic_id != cluster.topic_id(tp.topic):
         return ErrorCode.INCONSISTENT_TOPIC_ID
     if proposal.leader_epoch != state.leader_epoch or state.leader != leader:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if proposal.isr_version != cluster.isr_version(where):
+    if proposal.isr_version != cluster.isr_version(tp):
         return ErrorCode.INVALID_UPDATE_VERSION
     if proposal.broker_epochs and len(proposal.broker_epochs) != len(proposal.isr):
         return ErrorCode.INVALID_REQUEST
     if leader not in proposal.isr or len(set(proposal.isr)) != len(proposal.isr):
         return ErrorCode.INVALID_REQUEST
-    allowed = {*cluster.hosts(where), *state.isr}
+    allowed = {*cluster.hosts(tp), *state.isr}
     if not allowed.issuperset(proposal.isr):
         return ErrorCode.INVALID_REQUEST
     return _why_not_members(cluster, state, proposal)
@@ -145,9 +143,9 @@ def _why_not(cluster: ClusterState, leader: int, proposal: Proposal) -> ErrorCod
 
 def _is_below(cluster: ClusterState, proposal: Proposal) -> bool:
     """Return whether a change leaves an ISR below the minimum that the controller uses."""
-    where = proposal.where
-    minimum = cluster.min_insync(where.topic, len(cluster.replicas(where)))
-    return len(proposal.isr) < minimum and list(proposal.isr) != cluster.states[where].isr
+    tp = proposal.where
+    minimum = cluster.min_insync(tp.topic, len(cluster.replicas(tp)))
+    return len(proposal.isr) < minimum and list(proposal.isr) != cluster.states[tp].isr
 
 
 def _why_not_members(cluster: ClusterState, state: PartitionState, proposal: Proposal) -> ErrorCode:
@@ -167,16 +165,16 @@ def _why_not_members(cluster: ClusterState, state: PartitionState, proposal: Pro
 
 
 def _changed(
-    cluster: ClusterState, where: TopicPartition, state: PartitionState, proposal: Proposal
+    cluster: ClusterState, tp: TopicPartition, state: PartitionState, proposal: Proposal
 ) -> PartitionState:
     new = state
     if list(proposal.isr) != state.isr:
-        replicas = cluster.replicas(where)
+        replicas = cluster.replicas(tp)
         # Without targets that join now: the leader acknowledges by the minimum of those it knows.
-        minimum = cluster.min_insync(where.topic, len(replicas))
+        minimum = cluster.min_insync(tp.topic, len(replicas))
         # A leader acts: replicas that came back before it are no longer compared.
-        known = within(state, replicas)
-        new = with_isr(known, proposal.isr, minimum, unclean_members=[])
+        bounded = within(state, replicas)
+        new = with_isr(bounded, proposal.isr, minimum, unclean_members=[])
     if proposal.unclean_handled and new.is_unclean_leader:
         new = msgspec.structs.replace(new, is_unclean_leader=False)
     return new

@@ -63,56 +63,58 @@ def operations(cluster: ClusterState, writes: Sequence[Write]) -> list[Operation
     A persistent node replaces an ephemeral one at its path: written metadata must not end with a
     session, and an ephemeral node cannot have children.
     """
-    found: list[Operation] = []
+    multi_write: list[Operation] = []
     if not any(write.path == layout.CONTROLLER_EPOCH for write in writes):
         version = cluster.versions[layout.CONTROLLER_EPOCH]
         # A controller that was deposed writes nothing (promise 22).
-        found.append(CheckVersion(layout.CONTROLLER_EPOCH, version))
-    known: dict[str, int] = {}
+        multi_write.append(CheckVersion(layout.CONTROLLER_EPOCH, version))
+    versions: dict[str, int] = {}
     for write in writes:
-        version = known.get(write.path, cluster.versions.get(write.path, -1))
+        version = versions.get(write.path, cluster.versions.get(write.path, -1))
         if not isinstance(write, Put):
-            found.append(Delete(write.path, version))
-            known[write.path] = -1
+            multi_write.append(Delete(write.path, version))
+            versions[write.path] = -1
             continue
         data = layout.encode(write.record)
         if version >= 0:
-            found.append(Set(write.path, data, version))
+            multi_write.append(Set(write.path, data, version))
         else:
-            found.extend(_parents(cluster, write.path, known))
-            found.extend(_created(cluster, write.path, data, known))
+            multi_write.extend(_parents(cluster, write.path, versions))
+            multi_write.extend(_created(cluster, write.path, data, versions))
         # A record that one commit writes twice has the version of the first write.
-        known[write.path] = version + 1
-    return found
+        versions[write.path] = version + 1
+    return multi_write
 
 
-def containers(found: Sequence[Operation]) -> list[str]:
+def containers(multi_write: Sequence[Operation]) -> list[str]:
     """Return the paths that ``operations`` created besides the writes: nodes without content."""
-    return [x.path for x in found if isinstance(x, Create) and not x.data]
+    return [x.path for x in multi_write if isinstance(x, Create) and not x.data]
 
 
-def _parents(cluster: ClusterState, path: str, known: dict[str, int]) -> list[Operation]:
+def _parents(cluster: ClusterState, path: str, versions: dict[str, int]) -> list[Operation]:
     missing: list[Operation] = []
     above = parent(path)
-    while above != "/" and known.get(above, cluster.versions.get(above, -1)) < 0:
-        missing[:0] = _created(cluster, above, b"", known)
-        known[above] = 0
+    while above != "/" and versions.get(above, cluster.versions.get(above, -1)) < 0:
+        missing[:0] = _created(cluster, above, b"", versions)
+        versions[above] = 0
         above = parent(above)
     return missing
 
 
 def _created(
-    cluster: ClusterState, path: str, data: bytes, known: Mapping[str, int]
+    cluster: ClusterState, path: str, data: bytes, versions: Mapping[str, int]
 ) -> Sequence[Operation]:
     made = Create(path, data)
-    version = None if path in known else cluster.ephemeral.get(path)
+    version = None if path in versions else cluster.ephemeral.get(path)
     return (made,) if version is None else (Delete(path, version), made)
 
 
-def committed(cluster: ClusterState, found: Sequence[Operation], writes: Sequence[Write]) -> None:
+def committed(
+    cluster: ClusterState, multi_write: Sequence[Operation], writes: Sequence[Write]
+) -> None:
     """Apply a commit that the store has made durable."""
     written = {write.path for write in writes}
-    for path in containers(found):
+    for path in containers(multi_write):
         # ``apply`` counts the version of a record without content, which looks like a container.
         if path not in written:
             cluster.versions[path] = 0

@@ -85,30 +85,30 @@ def late_replicas(cluster: ClusterState, broker: int | None = None) -> list[Late
 
 def late_steps(cluster: ClusterState, broker: int | None = None) -> Work[list[LateReplica]]:
     """Return the same in steps. A store that was never accepted costs nothing."""
-    found: list[LateReplica] = []
+    late: list[LateReplica] = []
     if not was_accepted(cluster) or not cluster.level.topic_ids:
-        return found
+        return late
     asked = sorted(cluster.brokers) if broker is None else [broker]
     for one in asked:
         for name, topic_id, index, end in _reported(cluster, one):
             yield None
-            where = TopicPartition(name, index)
-            if _is_hosted(cluster, one, where, topic_id, end) or _was_taken(
-                cluster, one, where, topic_id, end
+            tp = TopicPartition(name, index)
+            if _is_hosted(cluster, one, tp, topic_id, end) or _was_taken(
+                cluster, one, tp, topic_id, end
             ):
                 continue
-            fate, why = _fate(cluster, where, topic_id, end)
-            found.append(LateReplica(one, name, topic_id, index, end, fate, why))
-    ids = {(x.topic, x.topic_id) for x in found if x.topic_id not in cluster.names}
+            fate, why = _fate(cluster, tp, topic_id, end)
+            late.append(LateReplica(one, name, topic_id, index, end, fate, why))
+    ids = {(x.topic, x.topic_id) for x in late if x.topic_id not in cluster.names}
     times = Counter(name for name, _ in ids)
     several = "replicas hold several topics of this name"
-    found = [
+    late = [
         replace(x, fate=Fate.IN_CONFLICT, why=several)
         if x.fate is Fate.COMES_BACK and times[x.topic] > 1
         else x
-        for x in found
+        for x in late
     ]
-    return sorted(found, key=lambda x: (x.topic, x.topic_id, x.partition, x.broker))
+    return sorted(late, key=lambda x: (x.topic, x.topic_id, x.partition, x.broker))
 
 
 def late_names(cluster: ClusterState) -> set[str]:
@@ -171,18 +171,18 @@ def _reported(cluster: ClusterState, broker: int) -> Iterator[tuple[str, UUID, i
 
 
 def _is_hosted(
-    cluster: ClusterState, broker: int, where: TopicPartition, topic_id: UUID, end: LogEnd
+    cluster: ClusterState, broker: int, tp: TopicPartition, topic_id: UUID, end: LogEnd
 ) -> bool:
     """Whether the store assigns the replica: it is commanded like any other."""
-    is_assigned = cluster.names.get(topic_id) == where.topic and broker in cluster.hosts(where)
-    return is_assigned and cluster.log_end(broker, where) is not None
+    is_assigned = cluster.names.get(topic_id) == tp.topic and broker in cluster.hosts(tp)
+    return is_assigned and cluster.log_end(broker, tp) is not None
 
 
 def _was_taken(
-    cluster: ClusterState, broker: int, where: TopicPartition, topic_id: UUID, end: LogEnd
+    cluster: ClusterState, broker: int, tp: TopicPartition, topic_id: UUID, end: LogEnd
 ) -> bool:
     """Whether a decision of this store made the replica stale."""
-    name, index = where
+    name, index = tp
     if topic_id in cluster.deletions or has_ended(cluster, topic_id, index, broker):
         return True
     if cluster.names.get(topic_id) != name:
@@ -198,79 +198,79 @@ def _was_taken(
     former = history.former.get(index)
     if former is not None and end.partition_epoch <= former.partition_epoch:
         return True
-    node = cluster.partition_nodes.get(where)
+    node = cluster.partition_nodes.get(tp)
     return node is not None and node.birth_epoch > 0 and node.partition_epoch > end.partition_epoch
 
 
 def _fate(
-    cluster: ClusterState, where: TopicPartition, topic_id: UUID, end: LogEnd
+    cluster: ClusterState, tp: TopicPartition, topic_id: UUID, end: LogEnd
 ) -> tuple[Fate, str]:
     if topic_id not in cluster.names:
-        return _fate_of_unknown(cluster, where)
-    name, index = where
+        return _fate_of_unknown(cluster, tp)
+    name, index = tp
     history = cluster.topic_histories.get(name)
-    known = cluster.topics[name].partitions
-    if layout.state(*where) in cluster.damaged or history is None:
-        return Fate.IN_CONFLICT, f"the nodes of {where} are damaged or incomplete"
+    partitions = cluster.topics[name].partitions
+    if layout.state(*tp) in cluster.damaged or history is None:
+        return Fate.IN_CONFLICT, f"the nodes of {tp} are damaged or incomplete"
     if history.resize is not None:
         return Fate.IN_CONFLICT, f"{name} gets another partition count now: accept when it has it"
-    if index not in known:
+    if index not in partitions:
         if index >= MAX_PARTITIONS:
             return Fate.IN_CONFLICT, f"it is beyond {MAX_PARTITIONS} partitions"
         if history.resize_epoch or history.former or end.birth_epoch or end.fences:
-            count = len(known)
+            count = len(partitions)
             return Fate.IN_CONFLICT, f"{name} was resized, and went on with {count} partitions"
         return Fate.COMES_BACK, ""
-    node = cluster.partition_nodes.get(where)
+    node = cluster.partition_nodes.get(tp)
     is_other = node is not None and end.partition_epoch not in (-1, node.partition_epoch)
     was_resized = bool(history.resize_epoch or history.former or end.birth_epoch)
-    if is_without_data(cluster, where) and not (is_other and was_resized):
+    if is_without_data(cluster, tp) and not (is_other and was_resized):
         return Fate.COMES_BACK, ""
     if is_other:
-        return Fate.IN_CONFLICT, f"{where} began again without it"
-    return _compared(history, where, end)
+        return Fate.IN_CONFLICT, f"{tp} began again without it"
+    return _compared(history, tp, end)
 
 
-def _fate_of_unknown(cluster: ClusterState, where: TopicPartition) -> tuple[Fate, str]:
-    name = where.topic
+def _fate_of_unknown(cluster: ClusterState, tp: TopicPartition) -> tuple[Fate, str]:
+    name = tp.topic
     clause = why_invalid(name)
     if clause is not None:
         return Fate.IN_CONFLICT, clause
-    if where.partition >= MAX_PARTITIONS:
+    if tp.partition >= MAX_PARTITIONS:
         return Fate.IN_CONFLICT, f"it is beyond {MAX_PARTITIONS} partitions"
     if name in cluster.topics or layout.topic(name) in cluster.damaged:
-        known = layout.id_text(cluster.topic_id(name))
-        why = f"another topic has the name since ({known}): delete that one to have this one back"
+        now_id = layout.id_text(cluster.topic_id(name))
+        why = f"another topic has the name since ({now_id}): delete that one to have this one back"
         return Fate.IN_CONFLICT, why
     return Fate.COMES_BACK, ""
 
 
-def is_without_data(cluster: ClusterState, where: TopicPartition) -> bool:
+def is_without_data(cluster: ClusterState, tp: TopicPartition) -> bool:
     """Return whether no replica of a partition was ever found, and none has led it since.
 
     An acceptance that finds no replica leaves the partition with no leader and no ISR.
     """
-    state = cluster.states.get(where)
-    return state is not None and state.leader == NO_LEADER and not _members(cluster, where)
+    state = cluster.states.get(tp)
+    return state is not None and state.leader == NO_LEADER and not _members(cluster, tp)
 
 
-def _members(cluster: ClusterState, where: TopicPartition) -> Collection[int]:
-    state = cluster.states[where]
+def _members(cluster: ClusterState, tp: TopicPartition) -> Collection[int]:
+    state = cluster.states[tp]
     return {*state.isr, *state.eligible_replicas, *state.unclean_members}
 
 
-def _compared(history: TopicHistory, where: TopicPartition, end: LogEnd) -> tuple[Fate, str]:
+def _compared(history: TopicHistory, tp: TopicPartition, end: LogEnd) -> tuple[Fate, str]:
     """Compare a replica with what its partition went on with: a follower cuts what is beyond."""
     if end.end_offset <= 0:
         return Fate.REJOINS, ""
-    election = _parting(history, where.partition, end)
+    election = _parting(history, tp.partition, end)
     if election is None or election.end_offset < 0:
-        return Fate.AHEAD, f"it is not on record what {where} went on with"
+        return Fate.AHEAD, f"it is not on record what {tp} went on with"
     epoch = end.leader_epoch if end.record_epoch < 0 else end.record_epoch
     if (epoch, end.end_offset) <= (election.end_epoch, election.end_offset):
         return Fate.REJOINS, ""
     return Fate.AHEAD, (
-        f"{where} went on from offset {election.end_offset} of leader epoch {election.end_epoch}: "
+        f"{tp} went on from offset {election.end_offset} of leader epoch {election.end_epoch}: "
         "what is beyond that may be acknowledged, and no other replica has it"
     )
 
@@ -278,6 +278,6 @@ def _compared(history: TopicHistory, where: TopicPartition, end: LogEnd) -> tupl
 def _parting(history: TopicHistory, partition: int, end: LogEnd) -> UncleanDebt | None:
     """Return the first unclean election on record after the last record of a replica."""
     debt = history.unclean.get(partition)
-    known = [*history.unclean_past.get(partition, ()), *([] if debt is None else [debt])]
-    later = [x for x in known if x.leader != NO_LEADER and x.leader_epoch > end.leader_epoch]
+    elections = [*history.unclean_past.get(partition, ()), *([] if debt is None else [debt])]
+    later = [x for x in elections if x.leader != NO_LEADER and x.leader_epoch > end.leader_epoch]
     return min(later, key=lambda x: x.leader_epoch, default=None)

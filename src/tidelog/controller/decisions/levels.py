@@ -53,8 +53,8 @@ def _why_resized(cluster: ClusterState) -> str | None:
     names = {name for name, history in cluster.topic_histories.items() if was_resized(history)}
     # Also if a topic's record cannot be read: births and retirements are in the partitions' nodes.
     names |= {
-        where.topic
-        for where, node in cluster.partition_nodes.items()
+        tp.topic
+        for tp, node in cluster.partition_nodes.items()
         if node.birth_epoch or node.retirement_epoch >= 0
     }
     if not names:
@@ -106,8 +106,8 @@ def why_broker_refused(cluster: ClusterState, broker: int, highest: str) -> str 
     ``highest`` is the highest level that it knows (tag 10003 of BrokerRegistration), "" if the
     request has none.
     """
-    known = _numbers(highest)
-    if known is None or known >= (_numbers(cluster.level.name) or known):
+    broker_level = _numbers(highest)
+    if broker_level is None or broker_level >= (_numbers(cluster.level.name) or broker_level):
         return None
     return (
         f"Broker {broker} knows levels up to {highest}, inter.broker.protocol.version of this "
@@ -149,14 +149,14 @@ def epochs(cluster: ClusterState) -> Iterator[tuple[Write, ...]]:
     lacking: list[TopicPartition] = []
     for name, node in cluster.topics.items():
         lacking += without_epoch(cluster, name, node)
-    for at in range(0, len(lacking), MARKS_PER_WRITE):
-        some = lacking[at : at + MARKS_PER_WRITE]
+    for start in range(0, len(lacking), MARKS_PER_WRITE):
+        some = lacking[start : start + MARKS_PER_WRITE]
         last = cluster.counters.get(layout.PARTITION_EPOCH, 0)
         yield (
             Put(layout.PARTITION_EPOCH, Counter(last + len(some))),
             *(
-                Put(layout.partition(*where), PartitionNode(epoch))
-                for epoch, where in enumerate(some, last + 1)
+                Put(layout.partition(*tp), PartitionNode(epoch))
+                for epoch, tp in enumerate(some, last + 1)
             ),
         )
 

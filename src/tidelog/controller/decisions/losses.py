@@ -88,7 +88,7 @@ def topics_with_room(cluster: ClusterState, writes: Iterable[Write]) -> set[str]
 
     Only topics that had more before: their elections may have been put off.
     """
-    found = set()
+    with_room = set()
     for write in writes:
         if not (isinstance(write, Put) and isinstance(write.record, TopicHistory)):
             continue
@@ -98,8 +98,8 @@ def topics_with_room(cluster: ClusterState, writes: Iterable[Write]) -> set[str]
             continue
         half = most_debts(_replication(node)) // 2
         if len(before.unclean) >= half > len(write.record.unclean):
-            found.add(name)
-    return found
+            with_room.add(name)
+    return with_room
 
 
 def _replication(node: TopicNode) -> int:
@@ -134,13 +134,13 @@ def without_debt(history: TopicHistory, *partitions: int) -> TopicHistory:
 def _shortened(elections: Sequence[UncleanDebt]) -> list[UncleanDebt]:
     kept = list(elections)
     while len(kept) > KEPT_ELECTIONS:
-        lossless = (at for at, election in enumerate(kept) if not election.lost)
+        lossless = (position for position, election in enumerate(kept) if not election.lost)
         del kept[next(lossless, 0)]
     return kept
 
 
 def _bounded(past: dict[int, list[UncleanDebt]]) -> dict[int, list[UncleanDebt]]:
-    surplus = sum(not each.lost for found in past.values() for each in found) - KEPT_WITHOUT_LOSS
+    surplus = sum(not debt.lost for debts in past.values() for debt in debts) - KEPT_WITHOUT_LOSS
     if surplus <= 0:
         return past
     bounded = {}
@@ -165,9 +165,9 @@ def in_bytes(history: TopicHistory, most: int = KEPT_BYTES) -> TopicHistory:
     if surplus <= 0:
         return history
     elections = sorted(
-        (bool(election.lost), position - len(found), partition, position)
-        for partition, found in history.unclean_past.items()
-        for position, election in enumerate(found)
+        (bool(election.lost), position - len(ended), partition, position)
+        for partition, ended in history.unclean_past.items()
+        for position, election in enumerate(ended)
     )
     gone: dict[int, set[int]] = {}
     for _, _, partition, position in elections:
@@ -176,9 +176,9 @@ def in_bytes(history: TopicHistory, most: int = KEPT_BYTES) -> TopicHistory:
         surplus -= len(msgspec.json.encode(history.unclean_past[partition][position]))
         gone.setdefault(partition, set()).add(position)
     past = {}
-    for partition, found in history.unclean_past.items():
+    for partition, ended in history.unclean_past.items():
         out = gone.get(partition, ())
-        kept = [election for position, election in enumerate(found) if position not in out]
+        kept = [election for position, election in enumerate(ended) if position not in out]
         if kept:
             past[partition] = kept
     unclean = history.unclean
@@ -193,17 +193,17 @@ def in_bytes(history: TopicHistory, most: int = KEPT_BYTES) -> TopicHistory:
 # Reports -----------------------------------------------------------------------------------------
 
 
-def report(cluster: ClusterState, broker: int, found: Iterable[Truncation]) -> Decision[int]:
+def report(cluster: ClusterState, broker: int, truncations: Iterable[Truncation]) -> Decision[int]:
     """Decide ReportTruncation of a broker; the answer is the number of reports without a topic.
 
     Losses of a deleted topic are dropped. A repeated report counts once.
     """
     changed: dict[str, TopicHistory] = {}
     unknown = 0
-    for truncation in found:
+    for truncation in truncations:
         name = cluster.names.get(truncation.topic_id)
-        where = None if name is None else TopicPartition(name, truncation.partition)
-        if name is None or where is None or where not in cluster.states:
+        tp = None if name is None else TopicPartition(name, truncation.partition)
+        if name is None or tp is None or tp not in cluster.states:
             unknown += 1
             continue
         history = changed.get(name, cluster.topic_histories.get(name))
@@ -211,13 +211,13 @@ def report(cluster: ClusterState, broker: int, found: Iterable[Truncation]) -> D
             count = len(cluster.topics[name].partitions)
             history = TopicHistory(layout.id_text(truncation.topic_id), count)
         if truncation.first < truncation.end:
-            changed[name] = _with_loss(cluster, history, where, broker, truncation)
+            changed[name] = _with_loss(cluster, history, tp, broker, truncation)
         else:
-            changed[name] = _with_end(history, where.partition, broker, truncation)
+            changed[name] = _with_end(history, tp.partition, broker, truncation)
     writes: list[Write] = []
     for name, history in changed.items():
-        known = cluster.topic_histories.get(name)
-        if history != known and (bounded := in_bytes(history)) != known:
+        stored = cluster.topic_histories.get(name)
+        if history != stored and (bounded := in_bytes(history)) != stored:
             writes.append(Put(layout.topic_history(name), bounded))
     return Decision(unknown, tuple(writes), splits=True)
 
@@ -225,38 +225,36 @@ def report(cluster: ClusterState, broker: int, found: Iterable[Truncation]) -> D
 def _with_loss(
     cluster: ClusterState,
     history: TopicHistory,
-    where: TopicPartition,
+    tp: TopicPartition,
     broker: int,
-    found: Truncation,
+    truncation: Truncation,
 ) -> TopicHistory:
-    newest = max(found.epochs, default=-1)
-    lost = LostRange(broker, found.first, found.end, sorted(set(found.epochs)))
+    newest = max(truncation.epochs, default=-1)
+    lost = LostRange(broker, truncation.first, truncation.end, sorted(set(truncation.epochs)))
     elections = [
-        election
-        for election in _elections(history, where.partition)
-        if election.leader_epoch > newest
+        election for election in _elections(history, tp.partition) if election.leader_epoch > newest
     ]
     if elections:
         first = min(elections, key=lambda election: election.leader_epoch)
         grown = msgspec.structs.replace(first, lost=_joined([*first.lost, lost]))
-        return _exchanged(history, where.partition, first, grown)
+        return _exchanged(history, tp.partition, first, grown)
     # No recorded unclean election explains this loss: record it as an entry of its own.
-    state = cluster.states[where]
+    state = cluster.states[tp]
     made = UncleanDebt(NO_LEADER, state.leader_epoch, lost=[lost])
     past = dict(history.unclean_past)
-    past[where.partition] = _shortened([*past.get(where.partition, []), made])
+    past[tp.partition] = _shortened([*past.get(tp.partition, []), made])
     return msgspec.structs.replace(history, unclean_past=past)
 
 
 def _with_end(
-    history: TopicHistory, partition: int, broker: int, found: Truncation
+    history: TopicHistory, partition: int, broker: int, truncation: Truncation
 ) -> TopicHistory:
-    epoch = max(found.epochs, default=-1)
+    epoch = max(truncation.epochs, default=-1)
     for election in reversed(_elections(history, partition)):
         if election.leader == broker and election.leader_epoch > epoch:
             if election.end_offset >= 0:
                 return history
-            reported = msgspec.structs.replace(election, end_offset=found.end, end_epoch=epoch)
+            reported = msgspec.structs.replace(election, end_offset=truncation.end, end_epoch=epoch)
             return _exchanged(history, partition, election, reported)
     return history
 
@@ -272,24 +270,26 @@ def _exchanged(
 ) -> TopicHistory:
     if history.unclean.get(partition) is old:
         return msgspec.structs.replace(history, unclean={**history.unclean, partition: new})
-    past = [new if each is old else each for each in history.unclean_past[partition]]
+    past = [new if election is old else election for election in history.unclean_past[partition]]
     return msgspec.structs.replace(history, unclean_past={**history.unclean_past, partition: past})
 
 
 def _joined(ranges: Sequence[LostRange], most: int = KEPT_RANGES) -> list[LostRange]:
     """Return ranges, those of one replica joined where they touch, and ``most`` of them before."""
     joined: list[LostRange] = []
-    for each in sorted(ranges, key=lambda lost: (lost.broker, lost.first, lost.end)):
+    for lost_range in sorted(ranges, key=lambda lost: (lost.broker, lost.first, lost.end)):
         last = joined[-1] if joined else None
         if (
             last is not None
-            and last.broker == each.broker
-            and (each.first <= last.end or len(joined) >= most)
+            and last.broker == lost_range.broker
+            and (lost_range.first <= last.end or len(joined) >= most)
         ):
-            epochs = sorted({*last.epochs, *each.epochs})
-            joined[-1] = LostRange(each.broker, last.first, max(last.end, each.end), epochs)
+            epochs = sorted({*last.epochs, *lost_range.epochs})
+            joined[-1] = LostRange(
+                lost_range.broker, last.first, max(last.end, lost_range.end), epochs
+            )
         else:
-            joined.append(each)
+            joined.append(lost_range)
     return joined
 
 
@@ -299,11 +299,11 @@ def _joined(ranges: Sequence[LostRange], most: int = KEPT_RANGES) -> list[LostRa
 def lost_ranges(election: UncleanDebt) -> list[tuple[int, int]]:
     """Return the offsets [first, end) that an election lost on any replica, in order."""
     union: list[tuple[int, int]] = []
-    for each in sorted(election.lost, key=lambda lost: (lost.first, lost.end)):
-        if union and each.first <= union[-1][1]:
-            union[-1] = (union[-1][0], max(union[-1][1], each.end))
+    for lost_range in sorted(election.lost, key=lambda lost: (lost.first, lost.end)):
+        if union and lost_range.first <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], lost_range.end))
         else:
-            union.append((each.first, each.end))
+            union.append((lost_range.first, lost_range.end))
     return union
 
 
@@ -317,9 +317,9 @@ def totals(cluster: ClusterState) -> dict[str, int]:
     elections = lost = 0
     for history in cluster.topic_histories.values():
         for partition in {**history.unclean_past, **history.unclean}:
-            found = _elections(history, partition)
-            elections += sum(each.leader != NO_LEADER for each in found)
-            lost += sum(map(lost_count, found))
+            of_partition = _elections(history, partition)
+            elections += sum(election.leader != NO_LEADER for election in of_partition)
+            lost += sum(map(lost_count, of_partition))
     return {"unclean_elections_on_record": elections, "committed_offsets_lost": lost}
 
 
@@ -340,29 +340,29 @@ def unclean_elections(cluster: ClusterState) -> list[dict[str, Any]]:
     offsets [from_offset, to_offset) with their leader epochs and the replicas that had them;
     ``missing_replicas`` have not come back, so records that only they have are not counted.
     """
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for name in sorted(cluster.topic_histories):
         history = cluster.topic_histories[name]
         for partition in sorted({**history.unclean_past, **history.unclean}):
-            where = TopicPartition(name, partition)
+            tp = TopicPartition(name, partition)
             debt = history.unclean.get(partition)
-            if where in cluster.states:
+            if tp in cluster.states:
                 elections = _elections(history, partition)
-                found.extend(_shown(cluster, where, each, debt) for each in elections)
-    return found
+                rows.extend(_shown(cluster, tp, election, debt) for election in elections)
+    return rows
 
 
 def _shown(
-    cluster: ClusterState, where: TopicPartition, election: UncleanDebt, debt: UncleanDebt | None
+    cluster: ClusterState, tp: TopicPartition, election: UncleanDebt, debt: UncleanDebt | None
 ) -> dict[str, Any]:
-    state = cluster.states[where]
+    state = cluster.states[tp]
     by_range: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
     for lost in election.lost:
         by_range.setdefault((lost.first, lost.end, tuple(lost.epochs)), []).append(lost.broker)
     return {
-        "topic": where.topic,
-        "topic_id": layout.id_text(cluster.topic_id(where.topic)),
-        "partition": where.partition,
+        "topic": tp.topic,
+        "topic_id": layout.id_text(cluster.topic_id(tp.topic)),
+        "partition": tp.partition,
         "leader": None if election.leader == NO_LEADER else election.leader,
         "leader_epoch": election.leader_epoch,
         "log_end_offset": None if election.end_offset < 0 else election.end_offset,
@@ -374,19 +374,19 @@ def _shown(
             {"from_offset": first, "to_offset": end, "epochs": list(epochs), "replicas": brokers}
             for (first, end, epochs), brokers in sorted(by_range.items())
         ],
-        "missing_replicas": sorted(set(cluster.replicas(where)) - cluster.brokers.keys()),
+        "missing_replicas": sorted(set(cluster.replicas(tp)) - cluster.brokers.keys()),
     }
 
 
 def loss_lines(topic: str, before: TopicHistory | None, after: TopicHistory) -> list[str]:
     """Return audit lines for the losses that a write of a topic's history adds."""
     lines = []
-    known = TopicHistory("", 0) if before is None else before
-    if known.unclean == after.unclean and known.unclean_past == after.unclean_past:
+    former = TopicHistory("", 0) if before is None else before
+    if former.unclean == after.unclean and former.unclean_past == after.unclean_past:
         return []
     for partition in sorted({**after.unclean_past, **after.unclean}):
-        where = TopicPartition(topic, partition)
-        reported = {each.leader_epoch: each for each in _elections(known, partition)}
+        tp = TopicPartition(topic, partition)
+        reported = {debt.leader_epoch: debt for debt in _elections(former, partition)}
         for election in _elections(after, partition):
             earlier = reported.get(election.leader_epoch)
             ranges = [] if earlier is None else earlier.lost
@@ -394,7 +394,7 @@ def loss_lines(topic: str, before: TopicHistory | None, after: TopicHistory) -> 
                 if lost not in ranges:
                     epochs = ", ".join(map(str, lost.epochs))
                     lines.append(
-                        f"committed records of {where} lost: offsets {lost.first} to "
+                        f"committed records of {tp} lost: offsets {lost.first} to "
                         f"{lost.end - 1} of leader epochs {epochs}, which broker {lost.broker} had "
                         f"to cut after the election of epoch {election.leader_epoch}"
                     )

@@ -54,14 +54,14 @@ class Placement:
     stops: Mapping[int, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(cluster: ClusterState, where: TopicPartition) -> Placement:
+    def of(cluster: ClusterState, tp: TopicPartition) -> Placement:
         """Return where a partition is now; it has a state."""
-        history = cluster.topic_histories[where.topic]
+        history = cluster.topic_histories[tp.topic]
         return Placement(
-            cluster.replicas(where),
-            cluster.states[where],
-            history.original_replicas.get(where.partition),
-            history.pending_stops.get(where.partition, {}),
+            cluster.replicas(tp),
+            cluster.states[tp],
+            history.original_replicas.get(tp.partition),
+            history.pending_stops.get(tp.partition, {}),
         )
 
 
@@ -131,12 +131,12 @@ def written(cluster: ClusterState, after: Mapping[TopicPartition, Placement]) ->
         assigned = dict(node.partitions)
         original, stops = dict(history.original_replicas), dict(history.pending_stops)
         epochs = dict(history.stop_partition_epochs)
-        for where in places:
-            placed, index = after[where], where.partition
+        for tp in places:
+            placed, index = after[tp], tp.partition
             assigned[index] = list(placed.replicas)
             _set(original, index, list(placed.original or ()))
             _set(stops, index, dict(placed.stops))
-            _set(epochs, index, epochs_of_notes(cluster, where, placed.stops))
+            _set(epochs, index, epochs_of_notes(cluster, tp, placed.stops))
         if assigned != node.partitions:
             writes.append(
                 Put(layout.topic(name), msgspec.structs.replace(node, partitions=assigned))
@@ -149,17 +149,17 @@ def written(cluster: ClusterState, after: Mapping[TopicPartition, Placement]) ->
         )
         if noted != history:
             writes.append(Put(layout.topic_history(name), noted))
-    for where, placed in after.items():
-        if placed.state != cluster.states[where]:
-            writes.append(put_state(cluster, where, placed.state))
+    for tp, placed in after.items():
+        if placed.state != cluster.states[tp]:
+            writes.append(put_state(cluster, tp, placed.state))
     return writes
 
 
-def _set(found: dict[int, Value], index: int, value: Value) -> None:
+def _set(values: dict[int, Value], index: int, value: Value) -> None:
     if value:
-        found[index] = value
+        values[index] = value
     else:
-        found.pop(index, None)
+        values.pop(index, None)
 
 
 def complete(cluster: ClusterState) -> Decision[list[TopicPartition]]:
@@ -172,41 +172,41 @@ def complete(cluster: ClusterState) -> Decision[list[TopicPartition]]:
     assigned: dict[str, int] = {}
     if cluster.went_back is not None:
         return Decision([])
-    for where in sorted(cluster.arrived):
-        if where.topic in cluster.marked or why_damaged(cluster, where) is not None:
+    for tp in sorted(cluster.arrived):
+        if tp.topic in cluster.marked or why_damaged(cluster, tp) is not None:
             continue
-        leader = _leader(cluster, where)
+        leader = _leader(cluster, tp)
         if leader is None:
             continue
-        assigned[where.topic] = len(cluster.topics[where.topic].partitions)
+        assigned[tp.topic] = len(cluster.topics[tp.topic].partitions)
         if after and sum(assigned.values()) > ASSIGNED_AT_ONCE and len(assigned) > 1:
             break
-        after[where] = completed(Placement.of(cluster, where), leader)
+        after[tp] = completed(Placement.of(cluster, tp), leader)
         if len(after) == AT_ONCE:
             break
     return Decision(list(after), tuple(written(cluster, after)))
 
 
-def _leader(cluster: ClusterState, where: TopicPartition) -> int | None:
-    state, targets = cluster.states[where], cluster.moves[where]
+def _leader(cluster: ClusterState, tp: TopicPartition) -> int | None:
+    state, targets = cluster.states[tp], cluster.moves[tp]
     if state.leader in targets:
         return state.leader
     certain = cluster.electable.difference(state.unclean_members)
     for member in targets:
-        if member in certain and member in state.isr and (member, where) not in cluster.broken:
+        if member in certain and member in state.isr and (member, tp) not in cluster.broken:
             return member
     return None
 
 
-def why_damaged(cluster: ClusterState, where: TopicPartition) -> str | None:
+def why_damaged(cluster: ClusterState, tp: TopicPartition) -> str | None:
     """Return a sentence if a node of a partition cannot be read or is not there yet, or None."""
     for path in (
-        layout.topic(where.topic),
-        layout.topic_history(where.topic),
-        layout.state(*where),
+        layout.topic(tp.topic),
+        layout.topic_history(tp.topic),
+        layout.state(*tp),
     ):
         if path in cluster.damaged:
             return str(cluster.damaged[path])
-    if where.topic not in cluster.topic_histories or where not in cluster.states:
-        return f"{where} is not complete yet: none of its brokers has registered."
+    if tp.topic not in cluster.topic_histories or tp not in cluster.states:
+        return f"{tp} is not complete yet: none of its brokers has registered."
     return None

@@ -46,19 +46,19 @@ def of_moves(cluster: ClusterState) -> Work[list[MoveFinding]]:
     damaged: list[TopicPartition] = []
     running: list[TopicPartition] = []
     awaited: set[int] = set()
-    for where in moves_of(cluster):
+    for tp in moves_of(cluster):
         yield None
-        state = cluster.states.get(where)
+        state = cluster.states.get(tp)
         isr = () if state is None else state.isr
-        missing = [x for x in cluster.moves[where] if x not in isr]
+        missing = [x for x in cluster.moves[tp] if x not in isr]
         away = [x for x in missing if x not in cluster.fit]
         if away:
             awaited.update(away)
-            dead.append(where)
-        elif any((x, where) in cluster.broken for x in missing):
-            damaged.append(where)
+            dead.append(tp)
+        elif any((x, tp) in cluster.broken for x in missing):
+            damaged.append(tp)
         else:
-            running.append(where)
+            running.append(tp)
     owed, owing = yield from _owed(cluster)
     start = _brokers(", ".join(map(str, sorted(owing))), len(owing))
     names = ", ".join(map(str, sorted(awaited)))
@@ -110,7 +110,7 @@ def on_record(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
 
     They move, or a cancellation has left other replicas (docs/design/moving.md); as data for JSON.
     """
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for name in sorted(cluster.topic_histories):
         yield None
         history = cluster.topic_histories.get(name)
@@ -120,17 +120,17 @@ def on_record(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
             yield None
             if name not in cluster.topics:
                 break  # it was deleted meanwhile
-            where = TopicPartition(name, index)
-            found.append(
+            tp = TopicPartition(name, index)
+            rows.append(
                 {
                     "topic": name,
                     "partition": index,
-                    "replicas": list(cluster.replicas(where)),
+                    "replicas": list(cluster.replicas(tp)),
                     "original_replicas": list(before),
-                    "target_replicas": cluster.moves.get(where),
+                    "target_replicas": cluster.moves.get(tp),
                 }
             )
-    return found
+    return rows
 
 
 def idle_throttle(cluster: ClusterState) -> Work[IdleThrottle]:
@@ -180,27 +180,27 @@ def _has_copy(cluster: ClusterState, topics: Collection[str]) -> Work[bool]:
         yield None
         node = cluster.topics.get(name)
         for index in () if node is None else node.partitions:
-            where = TopicPartition(name, index)
-            state = cluster.states.get(where)
-            if state is not None and set(cluster.hosts(where)).difference(state.isr):
+            tp = TopicPartition(name, index)
+            state = cluster.states.get(tp)
+            if state is not None and set(cluster.hosts(tp)).difference(state.isr):
                 return True
     return False
 
 
 def _moving(cluster: ClusterState) -> Iterator[TopicPartition]:
-    return (where for where in cluster.moves if where.topic not in cluster.marked)
+    return (tp for tp in cluster.moves if tp.topic not in cluster.marked)
 
 
 def _limits(cluster: ClusterState) -> str:
     """Return the throttles that may limit a move as text; "" without one."""
-    found = []
+    limits = []
     for name in (MOVING_RATE, *(f"{side}.replication.throttled.rate" for side in SIDES)):
         rates = sorted(
             {own[name] for own in cluster.broker_configs.values() if name in own}, key=len
         )
         if rates:
-            found.append(f"{name}={'/'.join(rates)}")
-    return ", ".join(found)
+            limits.append(f"{name}={'/'.join(rates)}")
+    return ", ".join(limits)
 
 
 def _stopped(cluster: ClusterState) -> list[str]:

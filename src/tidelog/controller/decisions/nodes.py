@@ -65,12 +65,12 @@ def load(cluster: ClusterState, nodes: Mapping[str, Node]) -> None:
     """Apply every node of the store, parents first."""
     for path in sorted(nodes):
         take(cluster, path, nodes[path])
-    known = indexes_with_state(cluster)
+    indexes = indexes_with_state(cluster)
     for name in cluster.topic_histories.keys() - cluster.topics.keys():
-        check_topic(cluster, name, known)
+        check_topic(cluster, name, indexes)
     lacking = [x for x in cluster.states if not cluster.replicas(x) and x.topic in cluster.topics]
-    for name in {where.topic for where in lacking}:
-        check_topic(cluster, name, known)
+    for name in {tp.topic for tp in lacking}:
+        check_topic(cluster, name, indexes)
     _damage(cluster, contradicted(cluster))
     for name, node in list(uncounted(cluster)):
         cluster.topics[name] = node
@@ -86,9 +86,9 @@ def check_agreement(cluster: ClusterState, topics: Collection[str]) -> list[str]
     return _damage(cluster, contradicted_of(cluster, topics))
 
 
-def _damage(cluster: ClusterState, found: Iterable[Damaged]) -> list[str]:
+def _damage(cluster: ClusterState, all_damaged: Iterable[Damaged]) -> list[str]:
     lines = []
-    for damaged in found:
+    for damaged in all_damaged:
         _remove(cluster, damaged.path)
         cluster.damaged[damaged.path] = damaged
         lines.append(str(damaged))
@@ -116,17 +116,17 @@ def take(cluster: ClusterState, path: str, node: Node | None) -> None:
 
 def indexes_with_state(cluster: ClusterState) -> dict[str, list[int]]:
     """Return the partitions that have a state, by topic. Walks over all states."""
-    found: dict[str, list[int]] = {}
-    for where in cluster.states:
-        found.setdefault(where.topic, []).append(where.partition)
-    return found
+    indexes: dict[str, list[int]] = {}
+    for tp in cluster.states:
+        indexes.setdefault(tp.topic, []).append(tp.partition)
+    return indexes
 
 
-def check_topic(cluster: ClusterState, name: str, known: Mapping[str, list[int]]) -> None:
+def check_topic(cluster: ClusterState, name: str, indexes: Mapping[str, list[int]]) -> None:
     """Count a topic's node as damaged when other nodes show that it lacks something.
 
     Missing metadata deletes nothing (promise 20): a FULL without it would make replicas stale.
-    ``known`` is the result of ``indexes_with_state``, computed once for many topics.
+    ``indexes`` is the result of ``indexes_with_state``, computed once for many topics.
     """
     path = layout.topic(name)
     if path in cluster.damaged:
@@ -142,7 +142,7 @@ def check_topic(cluster: ClusterState, name: str, known: Mapping[str, list[int]]
             )
             cluster.damaged[path] = Damaged(path, why)
         return
-    lacking = [index for index in known.get(name, ()) if index not in node.partitions]
+    lacking = [index for index in indexes.get(name, ()) if index not in node.partitions]
     if lacking:
         _remove(cluster, path)
         why = f"it lacks the partition {min(lacking)}, whose state is there"
@@ -213,40 +213,40 @@ def _put(cluster: ClusterState, path: str, record: Record) -> None:
 def _put_partition(
     cluster: ClusterState, path: str, record: PartitionState | PartitionNode
 ) -> None:
-    found = layout.partition_of(path)
-    assert found is not None
-    where = TopicPartition(*found)
+    place = layout.partition_of(path)
+    assert place is not None
+    tp = TopicPartition(*place)
     if isinstance(record, PartitionState):
-        cluster.states[where] = record
-        _note_move(cluster, where, record)
+        cluster.states[tp] = record
+        _note_move(cluster, tp, record)
     else:
-        cluster.partition_nodes[where] = record
+        cluster.partition_nodes[tp] = record
 
 
-def _note_move(cluster: ClusterState, where: TopicPartition, state: PartitionState | None) -> None:
+def _note_move(cluster: ClusterState, tp: TopicPartition, state: PartitionState | None) -> None:
     targets = None if state is None else state.target_replicas
-    _note_row(cluster, where)
+    _note_row(cluster, tp)
     if state is None or targets is None:
-        if where in cluster.moves:
-            del cluster.moves[where]
-            cluster.arrived.discard(where)
+        if tp in cluster.moves:
+            del cluster.moves[tp]
+            cluster.arrived.discard(tp)
         return
-    cluster.moves[where] = targets
+    cluster.moves[tp] = targets
     if set(targets) <= set(state.isr):
-        cluster.arrived.add(where)
+        cluster.arrived.add(tp)
     else:
-        cluster.arrived.discard(where)
+        cluster.arrived.discard(tp)
 
 
-def _note_row(cluster: ClusterState, where: TopicPartition) -> None:
+def _note_row(cluster: ClusterState, tp: TopicPartition) -> None:
     """Note how a partition of the plan stands; the deletion of its topic ends its row."""
-    if where not in cluster.plan.rows:
+    if tp not in cluster.plan.rows:
         return
-    state = cluster.states.get(where)
-    if state is None or where.topic in cluster.marked:
-        cluster.plan.note(where, [], None)
+    state = cluster.states.get(tp)
+    if state is None or tp.topic in cluster.marked:
+        cluster.plan.note(tp, [], None)
     else:
-        cluster.plan.note(where, cluster.replicas(where), state.target_replicas)
+        cluster.plan.note(tp, cluster.replicas(tp), state.target_replicas)
 
 
 def _note_rows_of(cluster: ClusterState, name: str) -> None:
@@ -277,15 +277,15 @@ def _forget_deletion(cluster: ClusterState, topic_id: UUID) -> None:
 
 def _remove(cluster: ClusterState, path: str) -> None:
     above, _, name = path.rpartition("/")
-    found = layout.partition_of(path)
-    if found is not None:
-        where = TopicPartition(*found)
+    place = layout.partition_of(path)
+    if place is not None:
+        tp = TopicPartition(*place)
         kind: dict[TopicPartition, object] = (
             cluster.states if path.endswith("/state") else cluster.partition_nodes  # type: ignore[assignment]
         )
-        kind.pop(where, None)
+        kind.pop(tp, None)
         if path.endswith("/state"):
-            _note_move(cluster, where, None)
+            _note_move(cluster, tp, None)
     elif path == layout.WENT_BACK:
         cluster.went_back = None
         cluster.past = cluster.past._replace(founded_as="")

@@ -48,44 +48,44 @@ class Obstacle(NamedTuple):
 
 
 def obstacle_of(
-    cluster: ClusterState, where: TopicPartition, *, is_child: bool = False
+    cluster: ClusterState, tp: TopicPartition, *, is_child: bool = False
 ) -> Obstacle | None:
     """Return why a partition could not commit a fence now, or None.
 
     ``is_child``: a growth that is not published has made it.
     """
-    state = cluster.states.get(where)
-    if state is None or where not in cluster.partition_nodes:
-        what = f"{where} has no nodes yet"
+    state = cluster.states.get(tp)
+    if state is None or tp not in cluster.partition_nodes:
+        what = f"{tp} has no nodes yet"
         remedy = f"{AGAIN} when it has a leader"
         return Obstacle(ErrorCode.LEADER_NOT_AVAILABLE, what, remedy, ends_resize=False)
-    found = _of_leader(cluster, where, state)
-    found = found or _of_room(cluster, where, state.isr) or _of_isr(cluster, where, state)
+    obstacle = _of_leader(cluster, tp, state)
+    obstacle = obstacle or _of_room(cluster, tp, state.isr) or _of_isr(cluster, tp, state)
     if is_child:
         # A broker without room does not even host it.
-        found = found or _of_new_room(cluster, where, state.isr)
-    if found is None or not is_child:
-        return found
+        obstacle = obstacle or _of_new_room(cluster, tp, state.isr)
+    if obstacle is None or not is_child:
+        return obstacle
     remedy = f"{AGAIN}: new partitions go to brokers that are alive and have room"
-    return found._replace(remedy=remedy)
+    return obstacle._replace(remedy=remedy)
 
 
-def of_unborn(cluster: ClusterState, where: TopicPartition) -> Obstacle | None:
+def of_unborn(cluster: ClusterState, tp: TopicPartition) -> Obstacle | None:
     """Return why a child of a growth that has no nodes yet could not have them, or not commit the
     fence of its birth; None: it can, as far as is known."""
-    replicas = cluster.replicas(where)
+    replicas = cluster.replicas(tp)
     if cluster.fit.isdisjoint(replicas):
-        what = f"no broker of the new {where} ({_numbers(replicas)}) is alive"
+        what = f"no broker of the new {tp} ({_numbers(replicas)}) is alive"
         remedy = f"{AGAIN}, with live brokers if it names some"
         return Obstacle(ErrorCode.LEADER_NOT_AVAILABLE, what, remedy, ends_resize=True)
-    return _of_new_room(cluster, where, replicas)
+    return _of_new_room(cluster, tp, replicas)
 
 
 def why_not_placed(
-    cluster: ClusterState, where: TopicPartition, replicas: Collection[int]
+    cluster: ClusterState, tp: TopicPartition, replicas: Collection[int]
 ) -> Obstacle | None:
     """Return why a new partition with these replicas could not commit its first fence, or None."""
-    return _of_new_room(cluster, where, replicas)
+    return _of_new_room(cluster, tp, replicas)
 
 
 def of_silent(brokers: Collection[int]) -> Obstacle:
@@ -96,43 +96,41 @@ def of_silent(brokers: Collection[int]) -> Obstacle:
     return Obstacle(ErrorCode.NOT_ENOUGH_REPLICAS, what, remedy, ends_resize=False)
 
 
-def _of_leader(
-    cluster: ClusterState, where: TopicPartition, state: PartitionState
-) -> Obstacle | None:
+def _of_leader(cluster: ClusterState, tp: TopicPartition, state: PartitionState) -> Obstacle | None:
     leader, error = state.leader, ErrorCode.LEADER_NOT_AVAILABLE
     if leader in cluster.fit:
         return None
     if leader in cluster.suspected:
         what = (
-            f"{where} has no live leader (broker {leader}, which alone can lead it, is suspected: "
+            f"{tp} has no live leader (broker {leader}, which alone can lead it, is suspected: "
             "its connection closed or it is silent)"
         )
         remedy = f"see whether it runs, and its log, then {AGAIN}"
         return Obstacle(error, what, remedy, ends_resize=True)
     if leader in cluster.shutting_down:
         what = (
-            f"{where} loses its leader (broker {leader}, which alone can lead it, is about to shut "
+            f"{tp} loses its leader (broker {leader}, which alone can lead it, is about to shut "
             "down)"
         )
         return Obstacle(error, what, f"start it again, then {AGAIN}", ends_resize=True)
-    replicas = cluster.replicas(where)
-    if replicas and all((broker, where) in cluster.broken for broker in replicas):
-        what = f"{where} has no leader (each of its replicas, on {_named(replicas)}, is damaged)"
+    replicas = cluster.replicas(tp)
+    if replicas and all((broker, tp) in cluster.broken for broker in replicas):
+        what = f"{tp} has no leader (each of its replicas, on {_named(replicas)}, is damaged)"
         remedy = (
             "see their logs (tidelog doctor names the case): put back what is missing in a disk, "
             f"or delete the topic and create it again, then {AGAIN}"
         )
         return Obstacle(error, what, remedy, ends_resize=True)
     members = {*state.isr, *state.eligible_replicas} or {leader} - {NO_LEADER}
-    holders = {x for x in members if (x, where) not in cluster.broken}
+    holders = {x for x in members if (x, tp) not in cluster.broken}
     unclean = "tidelog elect-leaders --election-type unclean, which may lose records"
     if holders & cluster.electable:
-        what = f"{where} has no leader now"
+        what = f"{tp} has no leader now"
         return Obstacle(error, what, f"{AGAIN} when one is elected", ends_resize=False)
     if not holders:
-        what = f"{where} has no leader (what was in sync, on {_named(members)}, is damaged)"
+        what = f"{tp} has no leader (what was in sync, on {_named(members)}, is damaged)"
         return Obstacle(error, what, f"{unclean}; then {AGAIN}", ends_resize=True)
-    what = f"{where} has no live leader ({_named(holders)} had its records last)"
+    what = f"{tp} has no live leader ({_named(holders)} had its records last)"
     remedy = (
         f"start {'it' if len(holders) == 1 else 'one of them'}, then {AGAIN}; if the disk is lost: "
         f"{unclean}"
@@ -141,40 +139,38 @@ def _of_leader(
 
 
 def _of_room(
-    cluster: ClusterState, where: TopicPartition, members: Collection[int]
+    cluster: ClusterState, tp: TopicPartition, members: Collection[int]
 ) -> Obstacle | None:
     """Return an obstacle if a replica in sync is in a log directory without room."""
     for broker in members:
         short = cluster.shortages.get(broker)
-        log_dir = None if short is None else short.replicas.get(where)
+        log_dir = None if short is None else short.replicas.get(tp)
         if short is not None and log_dir is not None:
-            what = f"broker {broker} cannot write {where} ({log_dir}: {short.reasons[log_dir]})"
+            what = f"broker {broker} cannot write {tp} ({log_dir}: {short.reasons[log_dir]})"
             remedy = f"make room there, or move the partition to another broker, then {AGAIN}"
             return Obstacle(ErrorCode.KAFKA_STORAGE_ERROR, what, remedy, ends_resize=True)
     return None
 
 
 def _of_new_room(
-    cluster: ClusterState, where: TopicPartition, replicas: Collection[int]
+    cluster: ClusterState, tp: TopicPartition, replicas: Collection[int]
 ) -> Obstacle | None:
     for broker in replicas:
         if broker in cluster.roomless:
             reasons = cluster.shortages[broker].reasons
-            said = "; ".join(f"{path}: {reason}" for path, reason in reasons.items())
-            what = f"broker {broker} has no room for the new {where} ({said})"
+            listed = "; ".join(f"{path}: {reason}" for path, reason in reasons.items())
+            what = f"broker {broker} has no room for the new {tp} ({listed})"
             remedy = f"make room there, or name other brokers (--replica-assignment), then {AGAIN}"
             return Obstacle(ErrorCode.KAFKA_STORAGE_ERROR, what, remedy, ends_resize=True)
     return None
 
 
-def _of_isr(cluster: ClusterState, where: TopicPartition, state: PartitionState) -> Obstacle | None:
-    replicas = cluster.replicas(where)
-    minimum = cluster.min_insync(where.topic, len(replicas))
+def _of_isr(cluster: ClusterState, tp: TopicPartition, state: PartitionState) -> Obstacle | None:
+    replicas = cluster.replicas(tp)
+    minimum = cluster.min_insync(tp.topic, len(replicas))
     if len(state.isr) >= minimum:
         return None
-    what = (
-        f"{where} has {len(state.isr)} replicas in sync and needs {minimum} (min.insync.replicas)"
-    )
+    what = f"{tp} has {len(state.isr)} replicas in sync and needs {minimum} (min.insync.replicas)"
     dead = sorted(set(replicas) - cluster.fit)
     lagging = sorted((set(replicas) & cluster.fit).difference(state.isr))
     can_pass = len(set(replicas) & cluster.fit) >= minimum

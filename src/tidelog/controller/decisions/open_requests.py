@@ -62,13 +62,13 @@ def open_until(cluster: ClusterState, name: str, now_ms: int, delay_ms: int) -> 
     """Return the retired partitions of a topic for which a producer may have a request open, each
     with the time of day until when."""
     history = cluster.topic_histories.get(name)
-    found = {}
+    by_index = {}
     for index, epoch in _epochs(cluster, name).items():
         at_ms = None if history is None else _time_of(history, epoch, now_ms)
         until_ms = (now_ms if at_ms is None else at_ms) + delay_ms
         if until_ms > now_ms:
-            found[index] = until_ms
-    return found
+            by_index[index] = until_ms
+    return by_index
 
 
 def _time_of(history: TopicHistory, epoch: int, now_ms: int) -> int | None:

@@ -61,24 +61,24 @@ class WrittenPlan:
         return WrittenPlan(rows, True, due, self.done & kept, self.ended & kept, problems, node)
 
     def note(
-        self, where: TopicPartition, replicas: Sequence[int], targets: Sequence[int] | None
+        self, tp: TopicPartition, replicas: Sequence[int], targets: Sequence[int] | None
     ) -> None:
         """Note how a partition stands now; ``replicas`` are empty when it is gone."""
-        if where not in self.rows or where in self.due:
+        if tp not in self.rows or tp in self.due:
             return
-        wanted = self.rows[where]
-        self.done.discard(where)
-        self.ended.discard(where)
+        wanted = self.rows[tp]
+        self.done.discard(tp)
+        self.ended.discard(tp)
         if targets is None and replicas == wanted:
-            self.done.add(where)
+            self.done.add(tp)
         elif targets != wanted:
-            self.ended.add(where)
+            self.ended.add(tp)
 
-    def begin(self, where: TopicPartition) -> None:
+    def begin(self, tp: TopicPartition) -> None:
         """Note that a row is begun, or refused: then it has ended unless ``note`` follows."""
-        if where in self.due:
-            self.due.discard(where)
-            self.ended.add(where)
+        if tp in self.due:
+            self.due.discard(tp)
+            self.ended.add(tp)
 
     @property
     def is_outdated(self) -> bool:
@@ -104,22 +104,22 @@ def rows_of(
         except msgspec.ValidationError as error:
             problems.append(f"Row {position} is no reassignment: {error}.")
             continue
-        where = TopicPartition(one.topic, one.partition)
-        if where in rows:
-            repeated[where] = None
-        rows[where] = one.replicas
-    for where in repeated:
-        del rows[where]
-        problems.append(f"{where} is named more than once.")
+        tp = TopicPartition(one.topic, one.partition)
+        if tp in rows:
+            repeated[tp] = None
+        rows[tp] = one.replicas
+    for tp in repeated:
+        del rows[tp]
+        problems.append(f"{tp} is named more than once.")
     return rows, problems
 
 
 def node_of(plan: WrittenPlan) -> ReassignPartitionsNode | None:
     """Return the node with the rows whose work is not over; None if there are none."""
     left: Iterable[tuple[TopicPartition, list[int]]] = (
-        (where, targets)
-        for where, targets in plan.rows.items()
-        if where not in plan.done and where not in plan.ended
+        (tp, targets)
+        for tp, targets in plan.rows.items()
+        if tp not in plan.done and tp not in plan.ended
     )
-    rows = [msgspec.to_builtins(ReassignmentRow(*where, targets)) for where, targets in left]
+    rows = [msgspec.to_builtins(ReassignmentRow(*tp, targets)) for tp, targets in left]
     return ReassignPartitionsNode(rows) if rows else None

@@ -79,7 +79,7 @@ def due(cluster: ClusterState) -> Iterator[Sequence[Asked]]:
     """Yield the rows to begin, as elements of a long request: of one topic each."""
     plan = cluster.plan
     for places in by_topic(sorted(plan.due)).values():
-        asked = [Asked(where, tuple(plan.rows[where])) for where in places]
+        asked = [Asked(tp, tuple(plan.rows[tp])) for tp in places]
         for start in range(0, len(asked), AT_ONCE):
             yield asked[start : start + AT_ONCE]
 
@@ -129,4 +129,4 @@ def _ended_by_deletions(cluster: ClusterState) -> Mapping[str, int]:
         return {}
     marked, moves = cluster.marked, cluster.moves
     ended = (x for x in cluster.plan.ended if x.topic in marked and x in moves)
-    return Counter(where.topic for where in ended)
+    return Counter(tp.topic for tp in ended)

@@ -59,19 +59,19 @@ def reassign(
     cluster: ClusterState,
     asked: Sequence[Asked],
     repeated: Collection[TopicPartition] = (),
-    known: Callable[[], set[int]] | None = None,
+    all_brokers: Callable[[], set[int]] | None = None,
 ) -> Decision[list[Answered]]:
     """Decide AlterPartitionReassignments for some partitions, each by itself, in one multi-write.
 
-    ``repeated`` has the partitions that the request names more than once; ``known`` returns all
-    ``known_brokers``, by default those of now: many slices of one request share the walk.
+    ``repeated`` has the partitions that the request names more than once; ``all_brokers`` returns
+    all ``known_brokers``, by default those of now: many slices of one request share the walk.
     """
     answers: list[Answered] = []
     after: dict[TopicPartition, Placement] = {}
-    known = known or cache(lambda: known_brokers(cluster))
+    all_brokers = all_brokers or cache(lambda: known_brokers(cluster))
     closed = closed_brokers(cluster)
     for one in asked:
-        refusal = _why_not(cluster, one, known, closed)
+        refusal = _why_not(cluster, one, all_brokers, closed)
         if refusal is None and one.where in repeated:
             sentence = f"{one.where} is named more than once."
             refusal = RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
@@ -93,18 +93,18 @@ def cost_of_moves(cluster: ClusterState, asked: Sequence[Asked]) -> int:
 def repeated_places(asked: Iterable[Asked]) -> frozenset[TopicPartition]:
     """Return the partitions that a request names more than once."""
     times = Counter(one.where for one in asked)
-    return frozenset(where for where, count in times.items() if count > 1)
+    return frozenset(tp for tp, count in times.items() if count > 1)
 
 
 def known_brokers(cluster: ClusterState) -> set[int]:
     """Return the brokers that are registered or in any assignment. O(partitions)."""
-    found = set(cluster.brokers)
+    brokers = set(cluster.brokers)
     for node in cluster.topics.values():
-        found.update(*node.partitions.values())
-    found.update(*cluster.moves.values())
+        brokers.update(*node.partitions.values())
+    brokers.update(*cluster.moves.values())
     for history in cluster.topic_histories.values():
-        found.update(*history.original_replicas.values())
-    return found
+        brokers.update(*history.original_replicas.values())
+    return brokers
 
 
 def moves_of(
@@ -112,42 +112,38 @@ def moves_of(
 ) -> list[TopicPartition]:
     """Return the running moves, sorted: all, those of a topic, or of some partitions of it."""
     return sorted(
-        where
-        for where in cluster.moves
-        if (topic is None or where.topic == topic)
-        and (indexes is None or where.partition in indexes)
-        and is_moving(cluster, where)
+        tp
+        for tp in cluster.moves
+        if (topic is None or tp.topic == topic)
+        and (indexes is None or tp.partition in indexes)
+        and is_moving(cluster, tp)
     )
 
 
 def moves_by_topic(cluster: ClusterState) -> Work[dict[str, list[TopicPartition]]]:
     """Return the running moves by topic, sorted, in steps: there may be as many as partitions."""
-    found: dict[str, list[TopicPartition]] = {}
-    for where in list(cluster.moves):
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in list(cluster.moves):
         yield None
-        if is_moving(cluster, where):
-            found.setdefault(where.topic, []).append(where)
-    for places in found.values():
+        if is_moving(cluster, tp):
+            by_topic.setdefault(tp.topic, []).append(tp)
+    for places in by_topic.values():
         yield None
         places.sort()
-    return {topic: found[topic] for topic in sorted(found)}
+    return {topic: by_topic[topic] for topic in sorted(by_topic)}
 
 
-def is_moving(cluster: ClusterState, where: TopicPartition) -> bool:
+def is_moving(cluster: ClusterState, tp: TopicPartition) -> bool:
     """Whether the move of a partition runs: the deletion of its topic ends it."""
-    return (
-        where in cluster.moves
-        and where.topic in cluster.topics
-        and where.topic not in cluster.marked
-    )
+    return tp in cluster.moves and tp.topic in cluster.topics and tp.topic not in cluster.marked
 
 
-def listed(cluster: ClusterState, where: TopicPartition) -> Listed:
+def listed(cluster: ClusterState, tp: TopicPartition) -> Listed:
     """Return a running move as it is listed."""
-    targets, replicas = cluster.moves[where], cluster.replicas(where)
-    before = cluster.original(where)
+    targets, replicas = cluster.moves[tp], cluster.replicas(tp)
+    before = cluster.original(tp)
     return Listed(
-        where,
+        tp,
         [*targets, *(x for x in replicas if x not in targets)],
         [x for x in targets if x not in before],
         [x for x in dict.fromkeys((*replicas, *before)) if x not in targets],
@@ -167,49 +163,51 @@ def why_resize_waits(cluster: ClusterState, topic: str) -> RequestRefusal | None
 
 
 def _why_not(
-    cluster: ClusterState, one: Asked, known: Callable[[], set[int]], closed: set[int]
+    cluster: ClusterState, one: Asked, all_brokers: Callable[[], set[int]], closed: set[int]
 ) -> RequestRefusal | None:
-    where = one.where
+    tp = one.where
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if where.topic in cluster.marked:
-        return RequestRefusal(unknown, f"The topic {where.topic} is being deleted.")
-    node = cluster.topics.get(where.topic)
-    damaged = why_damaged(cluster, where)
+    if tp.topic in cluster.marked:
+        return RequestRefusal(unknown, f"The topic {tp.topic} is being deleted.")
+    node = cluster.topics.get(tp.topic)
+    damaged = why_damaged(cluster, tp)
     is_unborn = node is not None and not shown_topic(
-        node, cluster.topic_histories.get(where.topic)
-    ).shows(where.partition)
-    if node is not None and (is_unborn or where.partition not in node.partitions):
+        node, cluster.topic_histories.get(tp.topic)
+    ).shows(tp.partition)
+    if node is not None and (is_unborn or tp.partition not in node.partitions):
         # No client sees a partition before its growth is published.
-        return RequestRefusal(unknown, f"There is no partition {where}.")
-    if node is None and (damaged is None or where.topic not in cluster.topic_histories):
-        return RequestRefusal(unknown, f"There is no topic {where.topic}.")
+        return RequestRefusal(unknown, f"There is no partition {tp}.")
+    if node is None and (damaged is None or tp.topic not in cluster.topic_histories):
+        return RequestRefusal(unknown, f"There is no topic {tp.topic}.")
     if damaged is not None:
         return RequestRefusal(ErrorCode.UNKNOWN_SERVER_ERROR, damaged)
     if one.targets is None:
-        if where in cluster.moves:
+        if tp in cluster.moves:
             return None
-        sentence = f"{where} is not being reassigned."
+        sentence = f"{tp} is not being reassigned."
         return RequestRefusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, sentence)
-    if cluster.topic_histories[where.topic].resize is not None:
-        sentence = f"The topic {where.topic} gets another partition count now: move it afterwards."
+    if cluster.topic_histories[tp.topic].resize is not None:
+        sentence = f"The topic {tp.topic} gets another partition count now: move it afterwards."
         return RequestRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, sentence)
-    refusal = _why_not_targets(cluster, one.targets, known)
+    refusal = _why_not_targets(cluster, one.targets, all_brokers)
     if refusal is None and not closed.isdisjoint(one.targets):
         # A broker that hosts the partition already stays: its targets may take another order.
-        new = closed.intersection(one.targets).difference(cluster.hosts(where))
+        new = closed.intersection(one.targets).difference(cluster.hosts(tp))
         refusal = bad_assignment(why_cordoned(min(new))) if new else None
     return refusal
 
 
 def _why_not_targets(
-    cluster: ClusterState, targets: Sequence[int], known: Callable[[], set[int]]
+    cluster: ClusterState, targets: Sequence[int], all_brokers: Callable[[], set[int]]
 ) -> RequestRefusal | None:
     if not targets:
         return bad_assignment("it is empty; null cancels a reassignment")
     if min(targets) < 0:
         return bad_assignment(f"{next(x for x in targets if x < 0)} is no broker id")
-    if len(targets) > len(cluster.brokers) and len(targets) > len(known()):
-        return bad_assignment(f"it names {len(targets)} brokers, and there are {len(known())}")
+    if len(targets) > len(cluster.brokers) and len(targets) > len(all_brokers()):
+        return bad_assignment(
+            f"it names {len(targets)} brokers, and there are {len(all_brokers())}"
+        )
     named: set[int] = set()
     for broker in targets:
         if broker in named:
@@ -217,6 +215,6 @@ def _why_not_targets(
         named.add(broker)
     for broker in targets:
         # The set of all brokers costs a walk over the partitions: only for one that is away.
-        if broker not in cluster.brokers and broker not in known():
+        if broker not in cluster.brokers and broker not in all_brokers():
             return bad_assignment(f"there is no broker {broker}, alive or in any assignment")
     return None

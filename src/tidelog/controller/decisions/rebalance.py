@@ -31,11 +31,11 @@ def imbalanced(cluster: ClusterState, percentage: int) -> list[TopicPartition]:
                 elsewhere.setdefault(preferred, []).append(TopicPartition(name, index))
     able = cluster.fit - cluster.presumed
     return sorted(
-        where
+        tp
         for preferred, places in elsewhere.items()
         if preferred in able and 100 * len(places) > percentage * preferring[preferred]
-        for where in places
-        if _can_lead(cluster, where, preferred)
+        for tp in places
+        if _can_lead(cluster, tp, preferred)
     )
 
 
@@ -43,17 +43,17 @@ def rebalance(cluster: ClusterState, percentage: int) -> Decision[list[TopicPart
     """Move leadership back where a broker is out of balance; the answer has those partitions."""
     places = imbalanced(cluster, percentage)
     decision = elect_on_request(cluster, ElectionType.PREFERRED, places)
-    moved = [where for where, refusal in decision.answer.items() if refusal is None]
+    moved = [tp for tp, refusal in decision.answer.items() if refusal is None]
     return Decision(moved, decision.writes, splits=True)
 
 
-def _can_lead(cluster: ClusterState, where: TopicPartition, preferred: int) -> bool:
-    state = cluster.states[where]
+def _can_lead(cluster: ClusterState, tp: TopicPartition, preferred: int) -> bool:
+    state = cluster.states[tp]
     return (
         state.leader != NO_LEADER
         and preferred in state.isr
         and state.target_replicas is None
-        and (preferred, where) not in cluster.broken
-        and where.topic not in cluster.marked
-        and where.topic not in cluster.resizing
+        and (preferred, tp) not in cluster.broken
+        and tp.topic not in cluster.marked
+        and tp.topic not in cluster.resizing
     )

@@ -80,20 +80,21 @@ def register(
     refusal = why_not(cluster, request)
     if refusal is not None:
         return Decision(refusal)
-    known = cluster.brokers.get(request.broker)
+    registered = cluster.brokers.get(request.broker)
     incarnation = layout.id_text(request.incarnation)
-    same_incarnation = known is not None and known.incarnation_id == incarnation
+    same_incarnation = registered is not None and registered.incarnation_id == incarnation
     epoch = cluster.counters.get(layout.BROKER_EPOCH, 0) + 1
     writes: list[Write] = []
-    if same_incarnation and known is not None:
-        epoch = known.broker_epoch
+    if same_incarnation and registered is not None:
+        epoch = registered.broker_epoch
     else:
         writes.append(Put(layout.BROKER_EPOCH, Counter(epoch)))
     node = _node(request, epoch, incarnation, wall_ms)
     # The time of registration alone is no change: after a failover each broker registers again,
     # and the controller would send all its partitions to all others.
     is_known = (
-        known is not None and msgspec.structs.replace(known, timestamp=node.timestamp) == node
+        registered is not None
+        and msgspec.structs.replace(registered, timestamp=node.timestamp) == node
     )
     if not is_known:
         writes.append(Put(layout.broker(request.broker), node))
@@ -116,7 +117,7 @@ def register(
 
 
 def _why_newer_incarnation(
-    cluster: ClusterState, broker: int, where: TopicPartition, end: LogEnd
+    cluster: ClusterState, broker: int, tp: TopicPartition, end: LogEnd
 ) -> str | None:
     """Return a clause if a replica is of a partition, or has a fence, that the store never made."""
     if not cluster.level.resizes:
@@ -127,11 +128,11 @@ def _why_newer_incarnation(
             f"broker {broker} has a partition of partition epoch {end.partition_epoch}, the store "
             f"is at {epochs}"
         )
-    history = cluster.topic_histories.get(where.topic)
+    history = cluster.topic_histories.get(tp.topic)
     newest = max((fence.resize_epoch for fence in end.fences), default=0)
     if history is not None and newest > history.resize_epoch:
         return (
-            f"broker {broker} has a fence of {where} of resize epoch {newest}, the store is at "
+            f"broker {broker} has a fence of {tp} of resize epoch {newest}, the store is at "
             f"{history.resize_epoch}"
         )
     return None
@@ -153,9 +154,9 @@ def why_gone_back(cluster: ClusterState, request: Registration) -> str | None:
             f"the store is at {highest} of {cluster.controller_epoch}"
         )
     for (topic_id, partition), end in request.inventory.items():
-        where = TopicPartition(cluster.names.get(topic_id, ""), partition)
-        state, node = cluster.states.get(where), cluster.partition_nodes.get(where)
-        newer = _why_newer_incarnation(cluster, request.broker, where, end)
+        tp = TopicPartition(cluster.names.get(topic_id, ""), partition)
+        state, node = cluster.states.get(tp), cluster.partition_nodes.get(tp)
+        newer = _why_newer_incarnation(cluster, request.broker, tp, end)
         if newer is not None:
             why = newer
             break
@@ -163,7 +164,7 @@ def why_gone_back(cluster: ClusterState, request: Registration) -> str | None:
             continue
         if state is not None and end.leader_epoch > state.leader_epoch:
             why = (
-                f"broker {request.broker} has records of {where} of leader epoch "
+                f"broker {request.broker} has records of {tp} of leader epoch "
                 f"{end.leader_epoch}, the store is at {state.leader_epoch}"
             )
             break
@@ -194,9 +195,9 @@ def replace_unfit(cluster: ClusterState) -> Decision[None]:
 def settle_returned(cluster: ClusterState, broker: int) -> Decision[None]:
     """Settle the leaderless partitions of a broker that is no longer suspected."""
     places = [
-        where
-        for where, state in cluster.states.items()
-        if state.leader == NO_LEADER and (broker in cluster.replicas(where) or broker in state.isr)
+        tp
+        for tp, state in cluster.states.items()
+        if state.leader == NO_LEADER and (broker in cluster.replicas(tp) or broker in state.isr)
     ]
     return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
 
@@ -209,7 +210,7 @@ def take_out(cluster: ClusterState, new: Collection[TopicPartition]) -> Decision
     before, if an empty one has replaced it in the same incarnation of its broker (KIP-903
     distinguishes incarnations, not these).
     """
-    places = sorted({where for _, where in cluster.broken if where in cluster.states})
+    places = sorted({tp for _, tp in cluster.broken if tp in cluster.states})
     settled = settle_all(cluster, places, Standing.of(cluster), new_epochs=frozenset(new))
     return Decision(None, tuple(settled), splits=True)
 
@@ -218,8 +219,8 @@ def leads_what_others_could(cluster: ClusterState, broker: int) -> bool:
     """Return whether a leaving broker leads a partition that has another fit ISR member."""
     return any(
         state.leader == broker
-        and (set(state.isr) & cluster.fit & set(cluster.replicas(where))) - {broker}
-        for where, state in cluster.states.items()
+        and (set(state.isr) & cluster.fit & set(cluster.replicas(tp))) - {broker}
+        for tp, state in cluster.states.items()
     )
 
 
@@ -234,8 +235,8 @@ def why_not(cluster: ClusterState, request: Registration) -> RequestRefusal | No
     if not request.addresses:
         sentence = f"Broker {request.broker} names no listener."
         return RequestRefusal(ErrorCode.INVALID_REGISTRATION, sentence)
-    known = cluster.brokers.get(request.broker)
-    if known is None or known.directory_id in (None, layout.id_text(request.directory)):
+    registered = cluster.brokers.get(request.broker)
+    if registered is None or registered.directory_id in (None, layout.id_text(request.directory)):
         return None
     sentence = (
         f"The node id {request.broker} is taken: a broker with another directory is registered "
@@ -265,14 +266,14 @@ def _node(request: Registration, epoch: int, incarnation: str, wall_ms: int) -> 
 
 def addresses_of(node: BrokerNode) -> list[Address]:
     """Return a registered broker's listeners, without endpoints that cannot be read."""
-    found = []
+    addresses = []
     for endpoint in node.endpoints:
         name, _, address = endpoint.partition("://")
         host, _, port = address.rpartition(":")
         if name and port.isdigit():
             protocol = node.listener_security_protocol_map.get(name, "PLAINTEXT")
-            found.append(Address(name, host.strip("[]"), int(port), protocol))
-    return found
+            addresses.append(Address(name, host.strip("[]"), int(port), protocol))
+    return addresses
 
 
 def _bracketed(host: str) -> str:
@@ -281,11 +282,9 @@ def _bracketed(host: str) -> str:
 
 def _concerned(cluster: ClusterState, broker: int) -> list[TopicPartition]:
     return [
-        where
-        for where, state in cluster.states.items()
-        if broker in cluster.hosts(where)
-        or broker in state.isr
-        or state.leader in (broker, NO_LEADER)
+        tp
+        for tp, state in cluster.states.items()
+        if broker in cluster.hosts(tp) or broker in state.isr or state.leader in (broker, NO_LEADER)
     ]
 
 
@@ -295,8 +294,8 @@ def _led_or_in_sync(
     """Return the partitions whose leader, or next leader, may be one of these brokers."""
     concerned = set(brokers)
     return [
-        where
-        for where, state in cluster.states.items()
+        tp
+        for tp, state in cluster.states.items()
         if state.leader in concerned
         or concerned.intersection(state.isr)
         or (
@@ -312,4 +311,4 @@ def _lost(
     if request.ended is FormerRegistration.UNCLEAN:
         return set(places)
     # A replica that is missing from the inventory counts as lost, however the life ended.
-    return {where for where in places if cluster.log_end(request.broker, where) is None}
+    return {tp for tp in places if cluster.log_end(request.broker, tp) is None}

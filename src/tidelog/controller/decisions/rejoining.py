@@ -67,8 +67,8 @@ def bring_back(
             data.ends.setdefault(one.partition, {})[one.broker] = one.end
     writes: list[Write] = [*remembered(cluster, (), ended)]
     counter = cluster.counters.get(layout.PARTITION_EPOCH, 0)
-    found = [ends for data in back.values() for ends in data.ends.values()]
-    reported = [end.partition_epoch for ends in found for end in ends.values()]
+    all_ends = [ends for data in back.values() for ends in data.ends.values()]
+    reported = [end.partition_epoch for ends in all_ends for end in ends.values()]
     epochs = Epochs(max([counter, *reported]))
     of_topics = [write for data in back.values() for write in _back(cluster, data, epochs, entropy)]
     if epochs.last > counter:
@@ -90,10 +90,10 @@ def rejoin(cluster: ClusterState, dropped: Collection[str]) -> Decision[int]:
         ):
             new.setdefault(one.where, []).append(one.broker)
     after = {}
-    for where, brokers in list(new.items())[:AT_ONCE]:
-        now = Placement.of(cluster, where)
+    for tp, brokers in list(new.items())[:AT_ONCE]:
+        now = Placement.of(cluster, tp)
         wanted = now.state.target_replicas or now.replicas
-        after[where] = started(now, [*wanted, *brokers])
+        after[tp] = started(now, [*wanted, *brokers])
     return Decision(len(after), tuple(written(cluster, after)))
 
 
@@ -101,7 +101,7 @@ def _back(cluster: ClusterState, data: Unknown, epochs: Epochs, entropy: Entropy
     """Return the writes of one topic whose data comes back: all of it, or some partitions."""
     name = data.name
     before = cluster.topics[name].partitions if data.is_known else {}
-    unknown = {index: found for index, found in data.ends.items() if index not in before}
+    unknown = {index: by_broker for index, by_broker in data.ends.items() if index not in before}
     node, history = node_of(cluster, replace(data, ends=unknown), entropy)
     # Also partitions below these that have no replica either.
     ends = {x: data.ends.get(x, {}) for x in node.partitions if x in data.ends or x not in before}
@@ -114,19 +114,19 @@ def _back(cluster: ClusterState, data: Unknown, epochs: Epochs, entropy: Entropy
     if len(node.partitions) > len(before):
         # A leader learns a count with a leader epoch.
         for index in before.keys() - ends.keys():
-            where = TopicPartition(name, index)
-            state = cluster.states.get(where)
+            tp = TopicPartition(name, index)
+            state = cluster.states.get(tp)
             if state is not None:
                 raised = msgspec.structs.replace(state, leader_epoch=state.leader_epoch + 1)
-                writes.append(put_state(cluster, where, raised))
+                writes.append(put_state(cluster, tp, raised))
     return writes
 
 
 def _begins(cluster: ClusterState, name: str, index: int, ends: Mapping[int, LogEnd]) -> bool:
     """Whether a partition gets a node of its own: it has none, or one of another incarnation."""
     node = cluster.partition_nodes.get(TopicPartition(name, index))
-    known = {end.partition_epoch for end in ends.values()}
-    return node is None or not known <= {-1, node.partition_epoch}
+    epochs = {end.partition_epoch for end in ends.values()}
+    return node is None or not epochs <= {-1, node.partition_epoch}
 
 
 def _is_named(cluster: ClusterState, one: LateReplica, dropped: Collection[str]) -> bool:

@@ -110,8 +110,8 @@ def retired_from_the_top(cluster: ClusterState, name: str) -> Iterator[int]:
     node = cluster.topics[name]
     least = node.undeleted_partition_count
     for index in sorted(node.partitions, reverse=True):
-        known = cluster.partition_nodes.get(TopicPartition(name, index))
-        if known is None or known.retirement_epoch < 0 or least is None or index < least:
+        stored = cluster.partition_nodes.get(TopicPartition(name, index))
+        if stored is None or stored.retirement_epoch < 0 or least is None or index < least:
             return
         yield index
 
@@ -190,15 +190,15 @@ def retained(
     not all coordinators could be asked, and empty where groups have no say. ``open_until``: those
     that stay in any case for a time (see ``open_requests``).
     """
-    found = {}
+    held_back = {}
     for index, held in answers.items():
         until_ms = open_until.get(index, 0)
         count = max(0, held.data_end - held.log_start) if held.data_end >= 0 else 0
         if _never_had_data(cluster, name, index, held):
-            found[index] = Retained(0, until_ms=until_ms)
+            held_back[index] = Retained(0, until_ms=until_ms)
             continue
         if commits is None:
-            found[index] = Retained(count, group_count=UNKNOWN, until_ms=until_ms)
+            held_back[index] = Retained(count, group_count=UNKNOWN, until_ms=until_ms)
             continue
         groups = sorted(_groups_before(index, held, commits))
         named = tuple(
@@ -206,8 +206,8 @@ def retained(
             for x in groups[:MOST_GROUPS]
         )
         is_read = any(offsets and group not in groups for group, offsets in commits.items())
-        found[index] = Retained(count, named, len(groups), is_read, until_ms)
-    return found
+        held_back[index] = Retained(count, named, len(groups), is_read, until_ms)
+    return held_back
 
 
 def is_drained_first(cluster: ClusterState, name: str) -> bool:
@@ -279,11 +279,11 @@ def remove_retired(
     return Decision(gone, tuple(_written(cluster, name, ends)))
 
 
-def _may_go(cluster: ClusterState, where: TopicPartition, held: Held) -> bool:
-    if why_damaged(cluster, where) is not None or layout.partition(*where) in cluster.damaged:
+def _may_go(cluster: ClusterState, tp: TopicPartition, held: Held) -> bool:
+    if why_damaged(cluster, tp) is not None or layout.partition(*tp) in cluster.damaged:
         return False
-    state = cluster.states[where]
-    if where.partition in cluster.topic_histories[where.topic].unclean or state.is_unclean_leader:
+    state = cluster.states[tp]
+    if tp.partition in cluster.topic_histories[tp.topic].unclean or state.is_unclean_leader:
         return False
     # A deposed leader does not know what the present one holds (promise 20).
     return held.is_empty and (held.leader, held.leader_epoch) == (state.leader, state.leader_epoch)
@@ -302,8 +302,8 @@ def unpublished_removed(
     ends = {}
     for index in gone:
         born = cluster.partition_nodes[TopicPartition(name, index)].birth_offset
-        known = former.get(index)
-        ends[index] = _End(born + BIRTH_FENCE, born if known is None else known.data_end)
+        removed = former.get(index)
+        ends[index] = _End(born + BIRTH_FENCE, born if removed is None else removed.data_end)
     node, record, *removes = _written(cluster, name, ends)
     assert isinstance(record, Put)
     assert isinstance(record.record, TopicHistory)
@@ -327,12 +327,12 @@ def _with_former(
     epochs = dict(history.stop_partition_epochs)
     original = {x: y for x, y in history.original_replicas.items() if x not in gone}
     for index, (log_end, data_end) in gone.items():
-        where = TopicPartition(name, index)
-        state, partition_epoch = cluster.states[where], _epoch_of(cluster, where)
+        tp = TopicPartition(name, index)
+        state, partition_epoch = cluster.states[tp], _epoch_of(cluster, tp)
         former[index] = FormerPartition(
             log_end, state.leader_epoch, data_end, partition_epoch, history.resize_epoch
         )
-        stops[index], epochs[index] = _owed(cluster, where, state, history)
+        stops[index], epochs[index] = _owed(cluster, tp, state, history)
     changed: TopicHistory = msgspec.structs.replace(
         history,
         former=former,
@@ -344,26 +344,26 @@ def _with_former(
 
 
 def _owed(
-    cluster: ClusterState, where: TopicPartition, state: PartitionState, history: TopicHistory
+    cluster: ClusterState, tp: TopicPartition, state: PartitionState, history: TopicHistory
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Return the stops that brokers owe for the partition: leader epochs and partition epochs.
 
     Brokers that owed a stop of this incarnation owe this one; of a former incarnation, that one.
     """
-    partition_epoch = _epoch_of(cluster, where)
-    noted = history.pending_stops.get(where.partition, {})
-    known = history.stop_partition_epochs.get(where.partition, {})
+    partition_epoch = _epoch_of(cluster, tp)
+    noted = history.pending_stops.get(tp.partition, {})
+    stop_epochs = history.stop_partition_epochs.get(tp.partition, {})
     stops, epochs = {}, {}
-    for broker in dict.fromkeys((*cluster.hosts(where), *state.isr, *noted)):
+    for broker in dict.fromkeys((*cluster.hosts(tp), *state.isr, *noted)):
         stops[broker], epochs[broker] = state.leader_epoch, partition_epoch
-        is_host = broker in cluster.hosts(where) or broker in state.isr
-        if not is_host and ANY_PARTITION_EPOCH < known.get(broker, -1) < partition_epoch:
-            stops[broker], epochs[broker] = noted[broker], known[broker]
+        is_host = broker in cluster.hosts(tp) or broker in state.isr
+        if not is_host and ANY_PARTITION_EPOCH < stop_epochs.get(broker, -1) < partition_epoch:
+            stops[broker], epochs[broker] = noted[broker], stop_epochs[broker]
     return stops, epochs
 
 
-def _epoch_of(cluster: ClusterState, where: TopicPartition) -> int:
-    return cluster.partition_nodes[where].partition_epoch
+def _epoch_of(cluster: ClusterState, tp: TopicPartition) -> int:
+    return cluster.partition_nodes[tp].partition_epoch
 
 
 def former_partitions(cluster: ClusterState, name: str) -> Mapping[int, FormerPartition]:
@@ -379,12 +379,12 @@ def offsets_leaders(cluster: ClusterState) -> dict[int, tuple[int, int]] | None:
     the groups in it cannot be asked.
     """
     node = cluster.topics.get(OFFSETS_TOPIC)
-    found: dict[int, tuple[int, int]] = {}
+    leaders: dict[int, tuple[int, int]] = {}
     if node is None:
-        return None if layout.topic(OFFSETS_TOPIC) in cluster.damaged else found
+        return None if layout.topic(OFFSETS_TOPIC) in cluster.damaged else leaders
     for index in node.partitions:
         state = cluster.states.get(TopicPartition(OFFSETS_TOPIC, index))
         if state is None or state.leader not in cluster.brokers:
             return None
-        found[index] = state.leader, state.leader_epoch
-    return found
+        leaders[index] = state.leader, state.leader_epoch
+    return leaders

@@ -45,82 +45,76 @@ def elect_on_request(
     answer: Result = {}
     moved: list[TopicPartition] = []
     writes: list[Write] = []
-    for where in places:
-        refusal = _why_not_elected(cluster, kind, where)
+    for tp in places:
+        refusal = _why_not_elected(cluster, kind, tp)
         if refusal is not None:
             if not (everything and refusal.error in LEFT_OUT):
-                answer[where] = refusal
+                answer[tp] = refusal
             continue
-        answer[where] = None
+        answer[tp] = None
         if kind is ElectionType.UNCLEAN:
-            moved.append(where)
+            moved.append(tp)
             continue
-        state = cluster.states[where]
-        preferred = cluster.topics[where.topic].partitions[where.partition][0]
+        state = cluster.states[tp]
+        preferred = cluster.topics[tp.topic].partitions[tp.partition][0]
         new = msgspec.structs.replace(
             state,
             leader=preferred,
             leader_epoch=state.leader_epoch + 1,
             is_unclean_leader=False,
         )
-        writes.append(put_state(cluster, where, new))
+        writes.append(put_state(cluster, tp, new))
     elected = settle_all(cluster, moved, Standing.of(cluster), allow_unclean=True)
     changed = {write.path: write.record for write in elected if isinstance(write, Put)}
-    for where in moved:
-        record = changed.get(layout.state(*where))
+    for tp in moved:
+        record = changed.get(layout.state(*tp))
         if not isinstance(record, PartitionState) or record.leader == NO_LEADER:
-            answer[where] = _why_nobody(
-                cluster, where, changed.get(layout.topic_history(where.topic))
-            )
+            answer[tp] = _why_nobody(cluster, tp, changed.get(layout.topic_history(tp.topic)))
     return Decision(answer, (*writes, *elected), splits=True)
 
 
 def _why_nobody(
-    cluster: ClusterState, where: TopicPartition, written: Record | None
+    cluster: ClusterState, tp: TopicPartition, written: Record | None
 ) -> RequestRefusal:
     """Say why no replica can lead: an unclean election waits for every replica that is not dead."""
-    state = cluster.states[where]
+    state = cluster.states[tp]
     holders = sorted({*state.isr, *state.eligible_replicas} & cluster.brokers.keys())
-    sentence = f"No replica can lead {where} now."
-    history = cluster.topic_histories.get(where.topic) if written is None else written
+    sentence = f"No replica can lead {tp} now."
+    history = cluster.topic_histories.get(tp.topic) if written is None else written
     debts = len(history.unclean) if isinstance(history, TopicHistory) else 0
-    if debts >= most_debts(len(cluster.replicas(where))):
+    if debts >= most_debts(len(cluster.replicas(tp))):
         sentence = (
-            f"{debts} unclean elections of {where.topic} are not handled yet: its record has no "
-            f"room for more. Ask for {where} again when they are."
+            f"{debts} unclean elections of {tp.topic} are not handled yet: its record has no "
+            f"room for more. Ask for {tp} again when they are."
         )
     elif holders:
         names = ", ".join(map(str, holders))
-        sentence = f"Broker {names} may still come back with all of {where}: it is not dead yet."
+        sentence = f"Broker {names} may still come back with all of {tp}: it is not dead yet."
     return RequestRefusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, sentence)
 
 
 def _why_not_elected(
-    cluster: ClusterState, kind: ElectionType, where: TopicPartition
+    cluster: ClusterState, kind: ElectionType, tp: TopicPartition
 ) -> RequestRefusal | None:
-    node = cluster.topics.get(where.topic)
-    state = cluster.states.get(where)
-    is_there = node is not None and state is not None and where.partition in node.partitions
-    if node is None or state is None or not is_there or is_unborn(cluster, where):
-        return RequestRefusal(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {where}."
-        )
-    replicas = node.partitions[where.partition]
+    node = cluster.topics.get(tp.topic)
+    state = cluster.states.get(tp)
+    is_there = node is not None and state is not None and tp.partition in node.partitions
+    if node is None or state is None or not is_there or is_unborn(cluster, tp):
+        return RequestRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {tp}.")
+    replicas = node.partitions[tp.partition]
     if kind is ElectionType.PREFERRED:
         if state.leader == replicas[0]:
-            sentence = f"The preferred replica {replicas[0]} leads {where} already."
+            sentence = f"The preferred replica {replicas[0]} leads {tp} already."
             return RequestRefusal(ErrorCode.ELECTION_NOT_NEEDED, sentence)
         electable = replicas[0] in cluster.fit - cluster.presumed
         electable = electable and replicas[0] not in state.unclean_members
-        if not electable or replicas[0] not in state.isr or (replicas[0], where) in cluster.broken:
-            sentence = f"The preferred replica {replicas[0]} of {where} is not in sync and alive."
+        if not electable or replicas[0] not in state.isr or (replicas[0], tp) in cluster.broken:
+            sentence = f"The preferred replica {replicas[0]} of {tp} is not in sync and alive."
             return RequestRefusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, sentence)
         return None
     if state.leader != NO_LEADER:
-        return RequestRefusal(
-            ErrorCode.ELECTION_NOT_NEEDED, f"{where} has the leader {state.leader}."
-        )
+        return RequestRefusal(ErrorCode.ELECTION_NOT_NEEDED, f"{tp} has the leader {state.leader}.")
     if not cluster.fit & set(replicas):
-        sentence = f"No replica of {where} is alive."
+        sentence = f"No replica of {tp} is alive."
         return RequestRefusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, sentence)
     return None

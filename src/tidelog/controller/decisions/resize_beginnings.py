@@ -43,9 +43,9 @@ def held_up(
     brokers that lead it, are in its ISR, or get a replica of it when it is born."""
     held: dict[int, Set[int]] = {}
     for index in concerned(plan) if silent and is_unbegun(plan) else ():
-        where = TopicPartition(name, index)
-        state = cluster.states.get(where)
-        members = cluster.replicas(where) if state is None else (state.leader, *state.isr)
+        tp = TopicPartition(name, index)
+        state = cluster.states.get(tp)
+        members = cluster.replicas(tp) if state is None else (state.leader, *state.isr)
         if not silent.isdisjoint(members):
             held[index] = silent & set(members)
     return held

@@ -265,9 +265,9 @@ def _largest(cluster: ClusterState, name: str) -> int:
 def _why_not_able(cluster: ClusterState, name: str) -> RequestRefusal | None:
     """Return why a resize could not finish now: each partition must be able to commit a fence."""
     for index in range(count_of(cluster.topics[name])):
-        found = obstacle_of(cluster, TopicPartition(name, index))
-        if found is not None:
-            return _cannot_finish(found)
+        obstacle = obstacle_of(cluster, TopicPartition(name, index))
+        if obstacle is not None:
+            return _cannot_finish(obstacle)
     return None
 
 
@@ -278,9 +278,9 @@ def _why_not_born(
     if not cluster.roomless:
         return None
     for index, replicas in enumerate(new, first):
-        found = why_not_placed(cluster, TopicPartition(name, index), replicas)
-        if found is not None:
-            return _cannot_finish(found)
+        obstacle = why_not_placed(cluster, TopicPartition(name, index), replicas)
+        if obstacle is not None:
+            return _cannot_finish(obstacle)
     return None
 
 
@@ -291,9 +291,9 @@ LOST_BY_FORCE = (
 )
 
 
-def _cannot_finish(found: Obstacle) -> RequestRefusal:
-    sentence = f"{found.what}, so a resize could not finish: {found.remedy}."
-    return RequestRefusal(found.error, sentence)
+def _cannot_finish(obstacle: Obstacle) -> RequestRefusal:
+    sentence = f"{obstacle.what}, so a resize could not finish: {obstacle.remedy}."
+    return RequestRefusal(obstacle.error, sentence)
 
 
 def _why_not_unforced(cluster: ClusterState, name: str, now_ms: int) -> RequestRefusal | None:
@@ -364,7 +364,7 @@ def unaware_clients(cluster: ClusterState, name: str) -> list[str]:
 
 def named_clients(client_ids: Sequence[str]) -> str:
     """Return client ids in brackets, for a sentence; empty where none is known."""
-    named = [each or "(none)" for each in client_ids]
+    named = [client_id or "(none)" for client_id in client_ids]
     return f" (client ids: {', '.join(named)})" if named else ""
 
 

@@ -30,13 +30,13 @@ def why_undone(name: str, plan: ResizePlan, undone: Advanced, limit_ms: int) -> 
     """
     began = f"The resize of the topic {name} to {plan.to_count} partitions was undone"
     kept = f"It has {plan.from_count} partitions as before"
-    found = undone.obstacle
-    if found is not None:
-        sentence = f"{began}, because {found.what}. {kept}: {found.remedy}."
-        return RequestRefusal(found.error, sentence)
-    at = names_of_brokers(undone.brokers)
+    obstacle = undone.obstacle
+    if obstacle is not None:
+        sentence = f"{began}, because {obstacle.what}. {kept}: {obstacle.remedy}."
+        return RequestRefusal(obstacle.error, sentence)
+    brokers = names_of_brokers(undone.brokers)
     sentence = (
         f"{began}: {why_waiting(plan, undone.missing)} within resize.timeout.ms ({limit_ms}). "
-        f"{kept}: see why {at} did not (its log, tidelog doctor), then send the request again."
+        f"{kept}: see why {brokers} did not (its log, tidelog doctor), then send the request again."
     )
     return RequestRefusal(ErrorCode.NOT_ENOUGH_REPLICAS, sentence)

@@ -52,19 +52,19 @@ def of_resizes(cluster: ClusterState, silent: Silent) -> Iterator[dict[str, Any]
     The partitions of the note are those whose fence or seal has not been reported, and those that
     are not closed before a ``silent`` broker has responded.
     """
-    said: list[str] = []
+    clauses: list[str] = []
     waiting: list[str] = []
     brokers: set[int] = set()
     names = sorted(cluster.resizing & cluster.topics.keys() - cluster.marked)
     for name in names[:NAMES_SHOWN]:
         plan = cluster.topic_histories[name].resize
         if plan is not None:
-            found = _waits_of(cluster, name, plan, silent(name))
+            waits = _waits_of(cluster, name, plan, silent(name))
             clause = f"{name} from {plan.from_count} to {plan.to_count} partitions ({plan.kind})"
-            said.append(f"{clause}: {found.why}" if found.why else clause)
-            waiting += [str(TopicPartition(name, index)) for index in found.partitions]
-            brokers |= found.brokers
-    if not said:
+            clauses.append(f"{clause}: {waits.why}" if waits.why else clause)
+            waiting += [str(TopicPartition(name, index)) for index in waits.partitions]
+            brokers |= waits.brokers
+    if not clauses:
         return
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     advice = (
@@ -73,7 +73,7 @@ def of_resizes(cluster: ClusterState, silent: Silent) -> Iterator[dict[str, Any]
     )
     yield problem(
         "resizes_running",
-        f"Topics that are being resized: {'; '.join(said)}{more}.",
+        f"Topics that are being resized: {'; '.join(clauses)}{more}.",
         advice,
         NOTICE,
         partitions=waiting,
@@ -89,11 +89,11 @@ def of_unaware_writers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     rows = [
         row
         for row in unaware_on_record(cluster)
-        if (found := cluster.topic_histories.get(row["topic"])) and found.resize_epoch > 0
+        if (history := cluster.topic_histories.get(row["topic"])) and history.resize_epoch > 0
     ]
     if not rows:
         return
-    said = [
+    clauses = [
         f"{row['topic']}{named_clients(row['client_ids'])}{_last_seen(row)}"
         + (f", {row['misplaced_records']} records misplaced" if row["misplaced_records"] else "")
         for row in rows[:NAMES_SHOWN]
@@ -101,7 +101,7 @@ def of_unaware_writers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     more = f" and {len(rows) - NAMES_SHOWN} more" if len(rows) > NAMES_SHOWN else ""
     yield problem(
         "writers_without_count",
-        f"Resized topics with writers that send no partition count: {'; '.join(said)}{more}.",
+        f"Resized topics with writers that send no partition count: {'; '.join(clauses)}{more}.",
         "Move them to tidelog's producer: otherwise their keys may be out of order, and the topic "
         "does not shrink. unaware.producers=refuse keeps such writers out.",
         NOTICE,
@@ -111,15 +111,15 @@ def of_unaware_writers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
 def _last_seen(row: Mapping[str, Any]) -> str:
     if row["last_write_ms"] < 0:
         return ""
-    at = datetime.fromtimestamp(row["last_write_ms"] / 1000, UTC).strftime("%FT%TZ")
+    moment = datetime.fromtimestamp(row["last_write_ms"] / 1000, UTC).strftime("%FT%TZ")
     if row["broker"] is None:
         # What is on record is ahead of what was reported (``RECORDED_MS``).
-        return f", last seen before {at}, by a former controller"
-    return f", last seen by broker {row['broker']} at {at}"
+        return f", last seen before {moment}, by a former controller"
+    return f", last seen by broker {row['broker']} at {moment}"
 
 
 def _of_silent_brokers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
-    said: list[str] = []
+    clauses: list[str] = []
     brokers: set[int] = set()
     for name, history in sorted(cluster.topic_histories.items()):
         node = cluster.topics.get(name)
@@ -129,13 +129,13 @@ def _of_silent_brokers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
         silent = unaware_writers(cluster, name)[1]
         if silent:
             brokers.update(silent)
-            said.append(f"{name} ({names_of_brokers(silent)})")
-    if said:
-        more = f" and {len(said) - NAMES_SHOWN} more" if len(said) > NAMES_SHOWN else ""
+            clauses.append(f"{name} ({names_of_brokers(silent)})")
+    if clauses:
+        more = f" and {len(clauses) - NAMES_SHOWN} more" if len(clauses) > NAMES_SHOWN else ""
         yield problem(
             "writers_unknown",
             "Brokers have not said whether writers without a partition count write to topics that "
-            f"grew, so these do not shrink: {'; '.join(said[:NAMES_SHOWN])}{more}.",
+            f"grew, so these do not shrink: {'; '.join(clauses[:NAMES_SHOWN])}{more}.",
             "Wait a few seconds: a broker says it after it has registered. If it stays, inspect "
             "the logs of these brokers.",
             NOTICE,
@@ -156,7 +156,7 @@ def plans_on_record(
         plan = cluster.topic_histories[name].resize
         if plan is None:
             continue
-        found = _waits_of(cluster, name, plan, silent(name))
+        waits = _waits_of(cluster, name, plan, silent(name))
         rows.append(
             {
                 "topic": name,
@@ -167,9 +167,9 @@ def plans_on_record(
                 "resize_epoch": plan.resize_epoch,
                 "published": plan.published,
                 "unpublished": _unpublished(plan),
-                "waits_for_partitions": found.partitions[:NAMES_LISTED],
-                "waits_for_brokers": sorted(found.brokers),
-                "waited_ms": waited_ms.get(name, 0) if found.partitions else 0,
+                "waits_for_partitions": waits.partitions[:NAMES_LISTED],
+                "waits_for_brokers": sorted(waits.brokers),
+                "waited_ms": waited_ms.get(name, 0) if waits.partitions else 0,
             }
         )
     return rows
@@ -228,8 +228,8 @@ def _waits_of(cluster: ClusterState, name: str, plan: ResizePlan, silent: Set[in
         return _Waits()
     awaited = awaited_brokers(cluster, name, missing)
     why = f"{why_waiting(plan, missing)} ({names_of_brokers(awaited)})"
-    found = obstacle_among(cluster, name, plan, missing)
-    return _Waits(missing, awaited, why if found is None else f"{why}; {found.what}")
+    obstacle = obstacle_among(cluster, name, plan, missing)
+    return _Waits(missing, awaited, why if obstacle is None else f"{why}; {obstacle.what}")
 
 
 def resize_of(
@@ -264,9 +264,9 @@ def resize_of(
 def _plan_shown(
     cluster: ClusterState, name: str, plan: ResizePlan, silent: Set[int]
 ) -> dict[str, Any]:
-    found = _waits_of(cluster, name, plan, silent)
+    waits = _waits_of(cluster, name, plan, silent)
     # A fence is missing when it was ordered: an unbegun plan has ordered none.
-    missing = [] if is_unbegun(plan) else found.partitions
+    missing = [] if is_unbegun(plan) else waits.partitions
     return {
         "kind": plan.kind,
         "from_count": plan.from_count,
@@ -277,11 +277,11 @@ def _plan_shown(
         "may_undo": plan.step in UNDOABLE[plan.kind] and not plan.published,
         "missing": missing[:NAMES_SHOWN],
         "missing_count": len(missing),
-        "why": found.why or None,
+        "why": waits.why or None,
     }
 
 
-def is_unborn(cluster: ClusterState, where: TopicPartition) -> bool:
+def is_unborn(cluster: ClusterState, tp: TopicPartition) -> bool:
     """Whether a partition without a state is one that a growth has yet to make."""
-    node, history = cluster.topics[where.topic], cluster.topic_histories.get(where.topic)
-    return not shown_topic(node, history).shows(where.partition)
+    node, history = cluster.topics[tp.topic], cluster.topic_histories.get(tp.topic)
+    return not shown_topic(node, history).shows(tp.partition)

@@ -185,9 +185,9 @@ def missing_of(cluster: ClusterState, name: str, plan: ResizePlan) -> Iterator[i
     """Yield the partitions whose fence or seal has not been reported."""
     reports = cluster.fences.get(name, {})
     for index in awaited(plan):
-        where = TopicPartition(name, index)
-        report, state = reports.get(index), cluster.states.get(where)
-        node = cluster.partition_nodes.get(where)
+        tp = TopicPartition(name, index)
+        report, state = reports.get(index), cluster.states.get(tp)
+        node = cluster.partition_nodes.get(tp)
         is_reported = (
             report is not None
             and state is not None
@@ -209,15 +209,15 @@ def obstacle_among(
     resize, otherwise the first one. O(missing)."""
     first = None
     for index in missing:
-        where = TopicPartition(name, index)
+        tp = TopicPartition(name, index)
         is_child = plan.kind is ResizeKind.GROW and index >= plan.from_count
-        if is_child and where not in cluster.states:
-            found = of_unborn(cluster, where)
+        if is_child and tp not in cluster.states:
+            obstacle = of_unborn(cluster, tp)
         else:
-            found = obstacle_of(cluster, where, is_child=is_child)
-        if found is not None and found.ends_resize:
-            return found
-        first = first or found
+            obstacle = obstacle_of(cluster, tp, is_child=is_child)
+        if obstacle is not None and obstacle.ends_resize:
+            return obstacle
+        first = first or obstacle
     return first
 
 
@@ -227,8 +227,8 @@ def is_stuck(cluster: ClusterState, name: str) -> bool:
     if plan is None or plan.published or plan.step not in UNDOABLE[plan.kind]:
         return False
     needed = concerned(plan) if is_unbegun(plan) else missing_of(cluster, name, plan)
-    found = obstacle_among(cluster, name, plan, needed)
-    return found is not None and found.ends_resize
+    obstacle = obstacle_among(cluster, name, plan, needed)
+    return obstacle is not None and obstacle.ends_resize
 
 
 def waits(
@@ -255,15 +255,15 @@ def waits(
 
 def awaited_brokers(cluster: ClusterState, name: str, missing: Iterable[int]) -> set[int]:
     """Return the leaders of partitions, or the brokers of which one has to lead."""
-    found: set[int] = set()
+    brokers: set[int] = set()
     for index in missing:
-        where = TopicPartition(name, index)
-        state = cluster.states.get(where)
+        tp = TopicPartition(name, index)
+        state = cluster.states.get(tp)
         if state is not None and state.leader != NO_LEADER:
-            found.add(state.leader)
+            brokers.add(state.leader)
         else:
-            found.update(cluster.replicas(where) if state is None else state.isr)
-    return found
+            brokers.update(cluster.replicas(tp) if state is None else state.isr)
+    return brokers
 
 
 def _plan(cluster: ClusterState, name: str) -> ResizePlan | None:
@@ -307,8 +307,8 @@ def _unless_stuck(
     progress, missing = decision.answer.progress, decision.answer.missing
     if progress is not Progress.WAITS or plan.step not in UNDOABLE[plan.kind]:
         return decision
-    found = obstacle_among(cluster, name, plan, missing)
-    if found is None or not found.ends_resize:
+    obstacle = obstacle_among(cluster, name, plan, missing)
+    if obstacle is None or not obstacle.ends_resize:
         return decision
     return _undo(cluster, name, plan, missing)
 
@@ -390,8 +390,8 @@ def _removed_children(cluster: ClusterState, name: str, plan: ResizePlan) -> Dec
     # The highest first: stock clients see contiguous ids at every moment (promise 13).
     gone = range(max(plan.to_count, end - min(AT_ONCE, WRITES_AT_ONCE)), end)[::-1]
     for index in gone:
-        where = TopicPartition(name, index)
-        if where not in cluster.partition_nodes or where not in cluster.states:
+        tp = TopicPartition(name, index)
+        if tp not in cluster.partition_nodes or tp not in cluster.states:
             return Decision(Advanced(Progress.WAITS, (index,)))
     cursor = plan.cursor + len(gone)
     is_done = cursor == items_of(plan)
@@ -420,33 +420,33 @@ def _changed(
 
     ``epochs`` gets its leader epoch before the raise, where children or retirees need it.
     """
-    where = TopicPartition(name, _index(plan, item))
-    state, node = cluster.states.get(where), cluster.partition_nodes.get(where)
+    tp = TopicPartition(name, _index(plan, item))
+    state, node = cluster.states.get(tp), cluster.partition_nodes.get(tp)
     if state is None or node is None:
         return None
     shrinks = plan.kind is ResizeKind.SHRINK
-    if plan.step is ResizeStep.FENCE and shrinks and where.partition >= plan.to_count:
+    if plan.step is ResizeStep.FENCE and shrinks and tp.partition >= plan.to_count:
         # All survivors are raised: the retirees' nodes get the epochs from before.
         initial = cluster.topic_histories[name].initial_partition_count
-        survivor = nearest_ancestor(where.partition, initial, plan.to_count)
+        survivor = nearest_ancestor(tp.partition, initial, plan.to_count)
         before = {survivor: epochs[survivor]}
         noted = msgspec.structs.replace(node, leader_epoch_before_deletion=before)
-        return [Put(layout.partition(*where), noted)]
+        return [Put(layout.partition(*tp), noted)]
     writes: list[Write] = []
     if plan.step is ResizeStep.SEAL:
         sealed = msgspec.structs.replace(node, retirement_epoch=plan.resize_epoch)
-        writes.append(Put(layout.partition(*where), sealed))
+        writes.append(Put(layout.partition(*tp), sealed))
     elif plan.step is ResizeStep.REOPEN and node.retirement_epoch == plan.resize_epoch - 1:
         reopened = msgspec.structs.replace(
             node, retirement_epoch=-1, leader_epoch_before_deletion={}
         )
-        writes.append(Put(layout.partition(*where), reopened))
+        writes.append(Put(layout.partition(*tp), reopened))
     elif plan.step is ResizeStep.FENCE and plan.kind is not ResizeKind.SAME:
         epochs.append(state.leader_epoch)
     # A leader that misses the resize can commit nothing more: its followers are in this epoch
     # (promise 8).
     raised = msgspec.structs.replace(state, leader_epoch=state.leader_epoch + 1)
-    return [*writes, put_state(cluster, where, raised)]
+    return [*writes, put_state(cluster, tp, raised)]
 
 
 def _born(
@@ -456,16 +456,16 @@ def _born(
 
     It begins where a former partition of its index ended, in a later leader epoch.
     """
-    where = TopicPartition(name, _index(plan, item))
-    isr = _able(cluster, where)
+    tp = TopicPartition(name, _index(plan, item))
+    isr = _able(cluster, tp)
     if not isr:
         return None
     history = cluster.topic_histories[name]
-    former = history.former.get(where.partition)
+    former = history.former.get(tp.partition)
     deleted = cluster.deletions_by_name.get(name, {}).values()
-    epochs = [gone.leader_epochs.get(where.partition, -1) for gone in deleted]
+    epochs = [gone.leader_epochs.get(tp.partition, -1) for gone in deleted]
     epochs.append(-1 if former is None else former.leader_epoch)
-    parent = nearest_ancestor(where.partition, history.initial_partition_count, plan.from_count)
+    parent = nearest_ancestor(tp.partition, history.initial_partition_count, plan.from_count)
     node = PartitionNode(
         partition_epoch,
         leader_epoch_after_creation={parent: plan.leader_epochs[parent]},
@@ -474,12 +474,12 @@ def _born(
     )
     # Above all that the former incarnations had, also in deleted topics of the name (0016).
     state = PartitionState(isr[0], max(epochs) + 1, cluster.controller_epoch, isr)
-    return [Put(layout.partition(*where), node), Put(layout.state(*where), state)]
+    return [Put(layout.partition(*tp), node), Put(layout.state(*tp), state)]
 
 
-def _able(cluster: ClusterState, where: TopicPartition) -> list[int]:
+def _able(cluster: ClusterState, tp: TopicPartition) -> list[int]:
     """Return the replicas of a partition without nodes that can be in its first ISR."""
-    return cluster.first_isr(cluster.replicas(where), cluster.electable)
+    return cluster.first_isr(cluster.replicas(tp), cluster.electable)
 
 
 def _unable(cluster: ClusterState, name: str, plan: ResizePlan) -> Iterator[int]:

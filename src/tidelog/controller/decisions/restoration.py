@@ -75,10 +75,10 @@ def accept(
     last one. Walks over all partitions.
     """
     refusal = _why_not(cluster, without)
-    found = refusal or coming_back(cluster, dropped)
-    if isinstance(found, RequestRefusal):
-        return Decision(found)
-    unknown, dropped_data = found
+    outcome = refusal or coming_back(cluster, dropped)
+    if isinstance(outcome, RequestRefusal):
+        return Decision(outcome)
+    unknown, dropped_data = outcome
     before = {**report(cluster), "given_up": [str(x) for x in dropped_data]}
     back = {one.name: one for one in unknown}
     epochs = Epochs(
@@ -94,7 +94,7 @@ def accept(
             writes += topic_of(cluster, name, node, history, ends, RestoredNodes(epochs))
     for one in unknown:
         node, whole = node_of(cluster, one, entropy)
-        known = cluster.topics[one.name].partitions if one.is_known else {}
+        present = cluster.topics[one.name].partitions if one.is_known else {}
         ends = {
             index: one.ends.get(index, {})
             or (ends_of(cluster, TopicPartition(one.name, index)) if one.is_known else {})
@@ -103,7 +103,7 @@ def accept(
         if not one.is_known:
             writes += _without_former(cluster, one.name, node)
             writes += configs_writes(cluster, one)
-        new = RestoredNodes(epochs, node.partitions.keys() - known.keys())
+        new = RestoredNodes(epochs, node.partitions.keys() - present.keys())
         writes += topic_of(cluster, one.name, node, whole, ends, new, is_known=one.is_known)
     writes += _jumps(cluster, epochs.last)
     writes.append(Remove(layout.WENT_BACK))
@@ -169,14 +169,14 @@ class RestoredNodes:
     made: Mapping[int, PartitionNode] = field(default_factory=dict)
     """The nodes of a resized topic's partitions."""
 
-    def of(self, where: TopicPartition, ends: Mapping[int, LogEnd]) -> Iterator[Write]:
+    def of(self, tp: TopicPartition, ends: Mapping[int, LogEnd]) -> Iterator[Write]:
         """Yield the node of a partition, if it gets one."""
-        if where.partition in self.made:
-            yield Put(layout.partition(*where), self.made[where.partition])
-        elif where.partition in self.new:
+        if tp.partition in self.made:
+            yield Put(layout.partition(*tp), self.made[tp.partition])
+        elif tp.partition in self.new:
             reported = max((end.partition_epoch for end in ends.values()), default=-1)
             epoch = reported if reported >= 0 else self.epochs.take()
-            yield Put(layout.partition(*where), PartitionNode(epoch))
+            yield Put(layout.partition(*tp), PartitionNode(epoch))
 
 
 def restored_topic(
@@ -198,12 +198,12 @@ def restored_topic(
     debts: dict[int, UncleanDebt] = {}
     standing = set() if history is None else set(history.unclean)
     for index in sorted(ends):
-        where = TopicPartition(name, index)
-        outside = _outside(cluster, where, history, ends[index])
+        tp = TopicPartition(name, index)
+        outside = _outside(cluster, tp, history, ends[index])
         others = sorted(ends[index].keys() - set(assignment[index]) - outside)
         assignment[index] = [*assignment[index], *others]
         least = new.epochs.leader_epochs_above
-        state = _restored_state(cluster, where, assignment[index], ends[index], least)
+        state = _restored_state(cluster, tp, assignment[index], ends[index], least)
         if state.leader not in (NO_LEADER, *assignment[index]):
             assignment[index].append(state.leader)
         if state.leader != NO_LEADER:
@@ -217,8 +217,8 @@ def restored_topic(
                     is_unclean_leader=False,
                     unclean_members=[x for x in ends[index] if x in assignment[index]] or state.isr,
                 )
-        states += new.of(where, ends[index])
-        states.append(put_state(cluster, where, state))
+        states += new.of(tp, ends[index])
+        states.append(put_state(cluster, tp, state))
         if state.leader != NO_LEADER:
             debts[index] = UncleanDebt(state.leader, state.leader_epoch)
     # The topic before its partitions: an unfinished acceptance finds its topics again.
@@ -228,7 +228,7 @@ def restored_topic(
 
 def _outside(
     cluster: ClusterState,
-    where: TopicPartition,
+    tp: TopicPartition,
     history: TopicHistory | None,
     ends: Mapping[int, LogEnd],
 ) -> set[int]:
@@ -237,9 +237,9 @@ def _outside(
     Targets of a move, whose copies may be partial, and replicas that owe a stop. One with records
     of a later leader epoch than its stop was assigned again after the backup.
     """
-    owed = {} if history is None else history.pending_stops.get(where.partition, {})
+    owed = {} if history is None else history.pending_stops.get(tp.partition, {})
     removed = {x for x, epoch in owed.items() if x in ends and ends[x].leader_epoch <= epoch}
-    return removed.union(cluster.moves.get(where, ()))
+    return removed.union(cluster.moves.get(tp, ()))
 
 
 def _without_former(cluster: ClusterState, name: str, node: TopicNode) -> Iterator[Write]:
@@ -292,15 +292,15 @@ def _why_not(cluster: ClusterState, without: Collection[int]) -> RequestRefusal 
 
 def _restored_state(
     cluster: ClusterState,
-    where: TopicPartition,
+    tp: TopicPartition,
     replicas: list[int],
     ends: dict[int, LogEnd],
     least_epoch: int,
 ) -> PartitionState:
-    known = cluster.states.get(where)
+    stored = cluster.states.get(tp)
     highest = max((end.leader_epoch for end in ends.values()), default=-1)
-    epoch = max(highest, least_epoch, -1 if known is None else known.leader_epoch) + JUMP
-    targets = None if known is None else known.target_replicas
+    epoch = max(highest, least_epoch, -1 if stored is None else stored.leader_epoch) + JUMP
+    targets = None if stored is None else stored.target_replicas
     new = PartitionState(NO_LEADER, epoch, cluster.controller_epoch, [], target_replicas=targets)
     present = present_brokers(cluster)
     able = [broker for broker in ends if broker in present]
@@ -312,7 +312,7 @@ def _restored_state(
         )
     else:
         # What is missing is not new: an unclean election begins an empty partition, if asked for.
-        damaged = [broker for broker in replicas if (broker, where) in cluster.broken]
+        damaged = [broker for broker in replicas if (broker, tp) in cluster.broken]
         return msgspec.structs.replace(new, isr=away or damaged)
     return msgspec.structs.replace(new, leader=best, isr=[best], is_unclean_leader=True)
 
@@ -341,8 +341,8 @@ def _topic_writes(
         }
         epochs = {
             index: left
-            for index, known in history.stop_partition_epochs.items()
-            if (left := {x: known[x] for x in known if x in stops.get(index, ())})
+            for index, noted in history.stop_partition_epochs.items()
+            if (left := {x: noted[x] for x in noted if x in stops.get(index, ())})
         }
         changed = msgspec.structs.replace(
             changed, pending_stops=stops, stop_partition_epochs=epochs
@@ -352,7 +352,7 @@ def _topic_writes(
 
 
 def _highest_partition_epoch(cluster: ClusterState) -> int:
-    ends = [end for found in cluster.inventories.values() for end in found.values()]
+    ends = [end for of_broker in cluster.inventories.values() for end in of_broker.values()]
     return max([cluster.counters.get(layout.PARTITION_EPOCH, 0), *(x[0] for x in ends)])
 
 
@@ -374,8 +374,8 @@ def _jumps(cluster: ClusterState, partition_epoch: int) -> Iterator[Write]:
     yield Put(layout.PARTITION_EPOCH, Counter(partition_epoch))
     if layout.PRODUCER_IDS not in cluster.damaged:
         # Also without a block in the store: the first may have been allocated since.
-        known = cluster.producer_ids
-        end = (0 if known is None else int(known.block_end)) + PRODUCER_ID_JUMP
+        block = cluster.producer_ids
+        end = (0 if block is None else int(block.block_end)) + PRODUCER_ID_JUMP
         end = max(end, controller_epoch * (PRODUCER_ID_JUMP // JUMP))
         yield Put(layout.PRODUCER_IDS, ProducerIdBlock(-1, str(end), str(end)))
     yield Put(layout.CONTROLLER_EPOCH, Counter(controller_epoch))

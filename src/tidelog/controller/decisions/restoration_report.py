@@ -52,15 +52,15 @@ def present_brokers(cluster: ClusterState) -> set[int]:
     return cluster.inventories.keys() & (cluster.fit - cluster.presumed)
 
 
-def ends_of(cluster: ClusterState, where: TopicPartition) -> dict[int, LogEnd]:
+def ends_of(cluster: ClusterState, tp: TopicPartition) -> dict[int, LogEnd]:
     """Return the log end of every usable replica of a partition, on any broker."""
-    found = {}
+    ends = {}
     for broker in cluster.inventories.keys() | cluster.nameless.keys():
         # Of any incarnation: the store may not know the newest one.
-        end = cluster.any_log_end(broker, where)
-        if end is not None and broker in cluster.brokers and (broker, where) not in cluster.broken:
-            found[broker] = end
-    return found
+        end = cluster.any_log_end(broker, tp)
+        if end is not None and broker in cluster.brokers and (broker, tp) not in cluster.broken:
+            ends[broker] = end
+    return ends
 
 
 def _unknown(cluster: ClusterState) -> Iterator[dict[str, Any]]:
@@ -117,9 +117,9 @@ def _partitions(cluster: ClusterState) -> Iterator[dict[str, Any]]:
             held = [_replica(broker, index, end) for broker, end in sorted(ends.items())]
             yield {"topic": name, "partition": index, "assigned": replicas, "replicas": held}
     for one in find(cluster):
-        known = cluster.topics[one.name].partitions if one.is_known else {}
+        present = cluster.topics[one.name].partitions if one.is_known else {}
         # Partition numbers have no gaps: some broker has these, or had them.
-        for index in sorted(set(range(max(one.ends))) - one.ends.keys() - known.keys()):
+        for index in sorted(set(range(max(one.ends))) - one.ends.keys() - present.keys()):
             yield {"topic": one.name, "partition": index, "assigned": [], "replicas": []}
 
 
@@ -132,13 +132,13 @@ def _resized(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     for name in sorted(cluster.topics.keys() | unknown.keys()):
         one = unknown.get(name)
         is_known = name in cluster.topics and (one is None or one.is_known)
-        known = cluster.topics[name].partitions if is_known else {}
-        ends = {x: ends_of(cluster, TopicPartition(name, x)) for x in known}
+        present = cluster.topics[name].partitions if is_known else {}
+        ends = {x: ends_of(cluster, TopicPartition(name, x)) for x in present}
         ends |= {} if one is None else one.ends
         gives_up = bool(missing_brokers(cluster))
-        found = counted(cluster, name, ends, is_known=is_known, gives_up_brokers=gives_up)
-        if found is not None:
-            counts, _ = found
+        counting = counted(cluster, name, ends, is_known=is_known, gives_up_brokers=gives_up)
+        if counting is not None:
+            counts, _ = counting
             yield {
                 "topic": name,
                 "count": counts.count,
@@ -151,11 +151,11 @@ def _resized(cluster: ClusterState) -> Iterator[dict[str, Any]]:
 
 def _late(cluster: ClusterState) -> list[dict[str, Any]]:
     """Return the replicas that an accepted store does not know, see ``late_replicas``."""
-    found = []
+    rows = []
     for one in late_replicas(cluster)[:MOST_LATE]:
         is_known = one.topic_id in cluster.names
         unknown = Unknown(one.topic, one.topic_id, is_known)
-        found.append(
+        rows.append(
             {
                 "topic": one.topic,
                 "topic_id": layout.id_text(one.topic_id),
@@ -166,7 +166,7 @@ def _late(cluster: ClusterState) -> list[dict[str, Any]]:
                 "configs": configs_of(cluster, unknown),
             }
         )
-    return found
+    return rows
 
 
 def _replica(broker: int, partition: int, end: LogEnd) -> dict[str, int]:

@@ -166,11 +166,11 @@ def restored_counts(
         counts.setdefault(stored.resize_epoch, stored.count)
     with_records = frozenset(x.birth_epoch for x in reports.values() if x.has_records)
     stored_epoch = -1 if stored is None else stored.resize_epoch
-    known = _Known(counts, stored_epoch, with_records, gives_up_brokers)
+    facts = _Known(counts, stored_epoch, with_records, gives_up_brokers)
     published = next(
         epoch
         for epoch in sorted(counts, reverse=True)
-        if epoch == 0 or _is_published(epoch, reports, known)
+        if epoch == 0 or _is_published(epoch, reports, facts)
     )
     count = counts[published]
     listed = max(count, *(index + 1 for index in reports), 0)
@@ -197,9 +197,9 @@ class _Known(NamedTuple):
     gives_up_brokers: bool
 
 
-def _is_published(epoch: int, reports: Mapping[int, ReportedPartition], known: _Known) -> bool:
-    count = known.counts[epoch]
-    are_there = (_is_there(x, epoch, reports.get(x), known) for x in range(count))
+def _is_published(epoch: int, reports: Mapping[int, ReportedPartition], facts: _Known) -> bool:
+    count = facts.counts[epoch]
+    are_there = (_is_there(x, epoch, reports.get(x), facts) for x in range(count))
     return all(are_there) and all(
         one.birth_epoch > epoch or one.is_sealed_in(epoch)
         for index, one in reports.items()
@@ -207,14 +207,14 @@ def _is_published(epoch: int, reports: Mapping[int, ReportedPartition], known: _
     )
 
 
-def _is_there(index: int, epoch: int, found: ReportedPartition | None, known: _Known) -> bool:
-    if found is not None:
-        has_birth = found.has_birth or found.birth_epoch <= known.stored_epoch
-        return has_birth and found.birth_epoch <= epoch
-    birth = _birth_of(index, epoch, known.counts)
-    if birth <= known.stored_epoch or birth == 0:
+def _is_there(index: int, epoch: int, report: ReportedPartition | None, facts: _Known) -> bool:
+    if report is not None:
+        has_birth = report.has_birth or report.birth_epoch <= facts.stored_epoch
+        return has_birth and report.birth_epoch <= epoch
+    birth = _birth_of(index, epoch, facts.counts)
+    if birth <= facts.stored_epoch or birth == 0:
         return True
-    return known.gives_up_brokers and _was_published(birth, known)
+    return facts.gives_up_brokers and _was_published(birth, facts)
 
 
 def _birth_of(index: int, epoch: int, counts: Mapping[int, int]) -> int:
@@ -227,11 +227,11 @@ def _birth_of(index: int, epoch: int, counts: Mapping[int, int]) -> int:
     return birth
 
 
-def _was_published(birth: int, known: _Known) -> bool:
+def _was_published(birth: int, facts: _Known) -> bool:
     """Whether a growth is shown as published, by a later resize or by records."""
-    counts = known.counts
+    counts = facts.counts
     before = counts[max(x for x in counts if x < birth)]
-    return birth in known.births_with_records or any(
+    return birth in facts.births_with_records or any(
         epoch > birth and not (epoch == birth + 1 and count == before)
         for epoch, count in counts.items()
     )

@@ -58,10 +58,10 @@ def counted(
     if not cluster.level.resizes:
         return None
     newest = {
-        index: newest_incarnation(found, _least_epoch(cluster, name, index) if is_known else -1)
-        for index, found in ends.items()
+        index: newest_incarnation(of_index, _least_epoch(cluster, name, index) if is_known else -1)
+        for index, of_index in ends.items()
     }
-    joined = {index: reported(found.values()) for index, found in newest.items()}
+    joined = {index: reported(of_index.values()) for index, of_index in newest.items()}
     reports = {index: one for index, one in joined.items() if one is not None}
     stored = _stored(cluster, name) if is_known else None
     counts = restored_counts(reports, stored, gives_up_brokers=gives_up_brokers)
@@ -105,10 +105,10 @@ def restored_resize(
 
     ``jump`` is that of epochs: the new resize epoch is the newest one and this.
     """
-    found = counted(cluster, name, ends, is_known=is_known, gives_up_brokers=gives_up_brokers)
-    if found is None:
+    counting = counted(cluster, name, ends, is_known=is_known, gives_up_brokers=gives_up_brokers)
+    if counting is None:
         return None
-    counts, newest = found
+    counts, newest = counting
     made = _Nodes(cluster, name, history, is_known, counts, counts.newest_epoch + jump, next_epoch)
     partitions: dict[int, list[int]] = {}
     hosts = next(iter(node.partitions.values()))
@@ -149,16 +149,18 @@ class _Nodes:
     resize_epoch: int
     next_epoch: Callable[[], int]
 
-    def of(self, index: int, found: ReportedPartition | None) -> PartitionNode:
+    def of(self, index: int, report: ReportedPartition | None) -> PartitionNode:
         """Return the node of a listed partition: of its replicas, of the store, or a new one."""
         stored = self._stored(index)
         retirement = self._retirement(index)
-        if found is not None and (stored is None or stored.partition_epoch < found.partition_epoch):
-            epoch = found.partition_epoch if found.partition_epoch >= 0 else self.next_epoch()
+        if report is not None and (
+            stored is None or stored.partition_epoch < report.partition_epoch
+        ):
+            epoch = report.partition_epoch if report.partition_epoch >= 0 else self.next_epoch()
             return PartitionNode(
                 epoch,
-                birth_epoch=found.birth_epoch,
-                birth_offset=found.birth_offset,
+                birth_epoch=report.birth_epoch,
+                birth_offset=report.birth_offset,
                 retirement_epoch=retirement,
             )
         if stored is not None:
@@ -211,8 +213,8 @@ class _Nodes:
         return self.resize_epoch if sealed_by is None else sealed_by
 
     def _stored(self, index: int) -> PartitionNode | None:
-        where = TopicPartition(self.name, index)
-        return self.cluster.partition_nodes.get(where) if self.is_known else None
+        tp = TopicPartition(self.name, index)
+        return self.cluster.partition_nodes.get(tp) if self.is_known else None
 
     def _beyond(self, index: int) -> int:
         """Return an offset above all that a lost partition can have given out."""

@@ -60,19 +60,19 @@ def of_retired(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     names = (x for x in topics_with_retired(cluster) if x not in cluster.marked)
     for name in islice((x for x in names if _held_back(cluster, x)), NAMES_SHOWN):
         what, ways = _held(cluster, name)
-        said = f"The topic {name} cannot grow while {said_listed(cluster, name)}. {what}"
+        sentence = f"The topic {name} cannot grow while {said_listed(cluster, name)}. {what}"
         places = [str(TopicPartition(name, index)) for index in _held_back(cluster, name)]
-        yield problem("retired_partitions_held", said, ways, NOTICE, partitions=places)
+        yield problem("retired_partitions_held", sentence, ways, NOTICE, partitions=places)
 
 
 def retired_on_record(cluster: ClusterState) -> list[dict[str, Any]]:
     """Return a row for each retired partition that was asked for, as plain data for JSON."""
     rows = []
     for name in topics_with_retired(cluster):
-        known = cluster.retained.get(cluster.topic_id(name), {})
+        retained = cluster.retained.get(cluster.topic_id(name), {})
         for index in retired_from_the_top(cluster, name):
-            if index in known:
-                held = known[index]
+            if index in retained:
+                held = retained[index]
                 rows.append(
                     {
                         "topic": name,
@@ -80,11 +80,11 @@ def retired_on_record(cluster: ClusterState) -> list[dict[str, Any]]:
                         "records": held.records,
                         "groups": [
                             {
-                                "group": each.group,
-                                "committed_offset": _known(each.committed),
-                                "offsets_expire_ms": _known(each.expires_ms),
+                                "group": group.group,
+                                "committed_offset": _known(group.committed),
+                                "offsets_expire_ms": _known(group.expires_ms),
                             }
-                            for each in held.groups
+                            for group in held.groups
                         ],
                         "group_count": held.group_count,
                     }
@@ -94,10 +94,10 @@ def retired_on_record(cluster: ClusterState) -> list[dict[str, Any]]:
 
 def _held(cluster: ClusterState, name: str) -> tuple[str, str]:
     """Return what is left, and the ways out, each as sentences."""
-    known = cluster.retained.get(cluster.topic_id(name), {})
+    retained = cluster.retained.get(cluster.topic_id(name), {})
     kept = _held_back(cluster, name)
     listed = list(retired_from_the_top(cluster, name))
-    asked = [known[index] for index in listed if index in known]
+    asked = [retained[index] for index in listed if index in retained]
     delay = _delay(asked)
     if not kept:
         if len(asked) < len(listed):
@@ -105,7 +105,7 @@ def _held(cluster: ClusterState, name: str) -> tuple[str, str]:
                 "What is left there is not known yet.",
                 "See that the leaders live (tidelog doctor).",
             )
-        count = sum(each.records for each in asked)
+        count = sum(held.records for held in asked)
         what = f"{count} records, which all groups have read" if count else "no records"
         if delay:
             return f"{_they_hold(listed)} {what}. {delay}", "Wait until then."
@@ -118,7 +118,7 @@ def _held(cluster: ClusterState, name: str) -> tuple[str, str]:
 
 def _delay(asked: Sequence[Retained]) -> str:
     """Return until when producers may ask for batches in the meantime: a sentence, or nothing."""
-    until_ms = max((each.until_ms for each in asked), default=0)
+    until_ms = max((held.until_ms for held in asked), default=0)
     if not until_ms:
         return ""
     return (
@@ -130,8 +130,8 @@ def _delay(asked: Sequence[Retained]) -> str:
 def _kept(cluster: ClusterState, name: str, kept: Sequence[int]) -> tuple[str, str]:
     """Return what partitions hold that something other than the time of producers keeps."""
     configs = cluster.resolve(name).configs
-    known = cluster.retained[cluster.topic_id(name)]
-    count = sum(known[index].records for index in kept)
+    retained = cluster.retained[cluster.topic_id(name)]
+    count = sum(retained[index].records for index in kept)
     they_hold = _they_hold([*retired_from_the_top(cluster, name)])
     what = f"{they_hold} at most {count} records"
     if keeps_for_good(cluster, name):
@@ -153,22 +153,22 @@ def _kept(cluster: ClusterState, name: str, kept: Sequence[int]) -> tuple[str, s
         ways = f"Wait for that. {'' if configs.compacted else drained}Or {DELETE_RECORDS}."
         return f"{what}: {limit}.", ways
     by_hand = f"set retired.purge=retention and {DELETE_RECORDS}"
-    if any(known[index].group_count < 0 for index in kept):
+    if any(retained[index].group_count < 0 for index in kept):
         return (
             f"{what}, and not all groups can be asked whether they have read them.",
             f"See that __consumer_offsets has its leaders (tidelog doctor). Or {by_hand}.",
         )
-    groups = {each.group: each for index in kept for each in known[index].groups}
+    groups = {group.group: group for index in kept for group in retained[index].groups}
     if not groups:
         return (
             f"{what}, and no group has committed offsets of the topic: {limit}.",
             f"Have a group read and commit them. Or {DELETE_RECORDS}.",
         )
-    most = max(known[index].group_count for index in kept)
-    said = named([_said(each) for each in groups.values()], max(most, len(groups)))
+    most = max(retained[index].group_count for index in kept)
+    listed = named([_said(group) for group in groups.values()], max(most, len(groups)))
     what = f"{what}, and" if count else f"{they_hold} no records, but"
-    what = f"{what} groups have not committed past them: {said}."
-    is_enough = not count or all(known[index].is_read for index in kept)
+    what = f"{what} groups have not committed past them: {listed}."
+    is_enough = not count or all(retained[index].is_read for index in kept)
     deleted = ", or delete those without members (tidelog groups --delete)" if is_enough else ""
     if not is_enough:
         what += f" When no group has committed offsets of the topic, {limit}."
@@ -191,14 +191,14 @@ def _time(at_ms: int) -> str:
 
 def _held_back(cluster: ClusterState, name: str) -> list[int]:
     """Return what its records or its groups keep, and not only the time of producers."""
-    known = cluster.retained.get(cluster.topic_id(name), {})
+    retained = cluster.retained.get(cluster.topic_id(name), {})
     is_drained = is_drained_first(cluster, name)
     return sorted(
         index
         for index in retired_from_the_top(cluster, name)
-        if index in known
-        and (known[index].group_count or known[index].records)
-        and not (is_drained and known[index].is_read and not known[index].group_count)
+        if index in retained
+        and (retained[index].group_count or retained[index].records)
+        and not (is_drained and retained[index].is_read and not retained[index].group_count)
     )
 
 

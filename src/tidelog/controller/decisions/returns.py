@@ -78,7 +78,7 @@ def _longest(
     broken: Collection[int],
 ) -> PartitionState:
     # The last one wins among equals, and leads with an empty log if no replica has records.
-    found = {x: ends[x][1:] for x in reversed(members) if x in ends and x not in broken}
-    if found:
-        return unclean(state, max(found, key=lambda member: found[member]))
+    known_ends = {x: ends[x][1:] for x in reversed(members) if x in ends and x not in broken}
+    if known_ends:
+        return unclean(state, max(known_ends, key=lambda member: known_ends[member]))
     return state if members[-1] in broken else unclean(state, members[-1])

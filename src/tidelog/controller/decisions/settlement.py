@@ -47,50 +47,46 @@ def settle_all(
     debts: dict[str, dict[int, UncleanDebt]] = {}
     standing_debts: dict[str, int] = {}
     rules: dict[str, tuple[bool, int]] = {}
-    for where in places:
-        state = cluster.states.get(where)
-        replicas = cluster.replicas(where)
+    for tp in places:
+        state = cluster.states.get(tp)
+        replicas = cluster.replicas(tp)
         if state is None or not replicas:
             continue
-        if cluster.damaged and layout.state(*where) in cluster.damaged:
+        if cluster.damaged and layout.state(*tp) in cluster.damaged:
             continue
-        topic = where.topic
+        topic = tp.topic
         if topic not in rules:
             configs = cluster.resolve(topic).configs
             wanted = configs.unclean_leader_election_enable
             allowed = wanted if allow_unclean is None else allow_unclean
             rules[topic] = allowed, configs.min_insync_replicas
-        is_lost = where in lost
+        is_lost = tp in lost
         history = cluster.topic_histories.get(topic)
-        known = {} if history is None else history.unclean
-        owed = standing_debts.setdefault(topic, len(known))
-        owes_already = where.partition in known
+        unclean = {} if history is None else history.unclean
+        owed = standing_debts.setdefault(topic, len(unclean))
+        owes_already = tp.partition in unclean
         may_owe = owes_already or owed < most_debts(len(replicas))
         if only_with_room and not may_owe:
             continue
-        new = _settled(cluster, where, standing, rules[topic], is_lost, may_owe=may_owe)
-        if (
-            where in new_epochs
-            and new.leader != NO_LEADER
-            and new.leader_epoch == state.leader_epoch
-        ):
+        new = _settled(cluster, tp, standing, rules[topic], is_lost, may_owe=may_owe)
+        if tp in new_epochs and new.leader != NO_LEADER and new.leader_epoch == state.leader_epoch:
             new = msgspec.structs.replace(new, leader_epoch=state.leader_epoch + 1)
         owes = is_unclean_election(state, new)
         if owes and not owes_already:
             standing_debts[topic] = owed + 1
         if new == state:
             continue
-        writes.append(put_state(cluster, where, new))
+        writes.append(put_state(cluster, tp, new))
         if owes:
             debt = UncleanDebt(new.leader, new.leader_epoch)
-            debts.setdefault(topic, {})[where.partition] = debt
+            debts.setdefault(topic, {})[tp.partition] = debt
     # Before the elections: every unclean election has its debt record.
     return [*_put_debts(cluster, debts), *writes]
 
 
 def _settled(
     cluster: ClusterState,
-    where: TopicPartition,
+    tp: TopicPartition,
     standing: Standing,
     rule: tuple[bool, int],
     is_lost: bool,
@@ -98,19 +94,19 @@ def _settled(
     may_owe: bool,
 ) -> PartitionState:
     """Return the state that a partition should have; without ``may_owe`` no unclean leader."""
-    replicas = cluster.replicas(where)
-    state = within(cluster.states[where], replicas)
+    replicas = cluster.replicas(tp)
+    state = within(cluster.states[tp], replicas)
     allowed, minimum = rule
     new = state
     broken: list[int] = []
     if cluster.broken:
-        broken = [x for x in replicas if (x, where) in cluster.broken]
+        broken = [x for x in replicas if (x, tp) in cluster.broken]
     if is_lost and standing.new_incarnation is not None:
-        ends = _known_ends(cluster, where, replicas, standing)
+        ends = _known_ends(cluster, tp, replicas, standing)
         awaited = standing.awaited if may_owe else {standing.new_incarnation}
         new = without_lost(new, standing.new_incarnation, ends, broken, awaited)
     if may_owe and is_put_off(new):
-        ends = _known_ends(cluster, where, replicas, standing)
+        ends = _known_ends(cluster, tp, replicas, standing)
         new = compared(new, standing, ends, broken)
     fresh = new.is_unclean_leader and new is not state and not state.is_unclean_leader
     if not (fresh or (new.leader_epoch > state.leader_epoch and new.leader != NO_LEADER)):
@@ -119,7 +115,7 @@ def _settled(
     if broken:
         new = without_broken(new, broken)
     # The leader drops members outside of the replicas: an event that changes nothing else does not.
-    return cluster.states[where] if new == state else new
+    return cluster.states[tp] if new == state else new
 
 
 def elect_put_off(cluster: ClusterState, topics: Set[str]) -> Decision[None]:
@@ -129,10 +125,10 @@ def elect_put_off(cluster: ClusterState, topics: Set[str]) -> Decision[None]:
     and a round skips the partitions that it cannot elect.
     """
     places = [
-        where
+        tp
         for topic in sorted(cluster.topics.keys() & topics)
-        for where in (TopicPartition(topic, index) for index in cluster.topics[topic].partitions)
-        if where in cluster.states and cluster.states[where].leader == NO_LEADER
+        for tp in (TopicPartition(topic, index) for index in cluster.topics[topic].partitions)
+        if tp in cluster.states and cluster.states[tp].leader == NO_LEADER
     ]
     settled = settle_all(cluster, places, Standing.of(cluster), only_with_room=True)
     return Decision(None, tuple(settled), splits=True)
@@ -146,17 +142,17 @@ def elect_awaited(cluster: ClusterState, broker: int) -> Decision[None]:
     comparison off.
     """
     places = [
-        where
-        for where, state in cluster.states.items()
+        tp
+        for tp, state in cluster.states.items()
         if state.leader == NO_LEADER and broker in (*state.unclean_members, *state.isr)
     ]
     return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
 
 
-def put_state(cluster: ClusterState, where: TopicPartition, state: PartitionState) -> Put:
+def put_state(cluster: ClusterState, tp: TopicPartition, state: PartitionState) -> Put:
     """Return the write of a partition's state by this controller."""
     signed = msgspec.structs.replace(state, controller_epoch=cluster.controller_epoch)
-    return Put(layout.state(*where), signed)
+    return Put(layout.state(*tp), signed)
 
 
 def _put_debts(cluster: ClusterState, debts: dict[str, dict[int, UncleanDebt]]) -> list[Write]:
@@ -171,11 +167,11 @@ def _put_debts(cluster: ClusterState, debts: dict[str, dict[int, UncleanDebt]]) 
 
 
 def _known_ends(
-    cluster: ClusterState, where: TopicPartition, replicas: Sequence[int], standing: Standing
+    cluster: ClusterState, tp: TopicPartition, replicas: Sequence[int], standing: Standing
 ) -> dict[int, LogEnd]:
-    found = {}
+    ends = {}
     for broker in replicas:
-        end = cluster.log_end(broker, where)
+        end = cluster.log_end(broker, tp)
         if end is not None and broker in standing.fit:
-            found[broker] = end
-    return found
+            ends[broker] = end
+    return ends

@@ -82,9 +82,9 @@ class Sides:
         if self._plan is None and (count == UNKNOWN or len(node.partitions) <= first):
             return
         for index in sorted(x for x in node.partitions if x >= first):
-            known = nodes.get(TopicPartition(name, index))
-            if known is not None and known.retirement_epoch >= 0:
-                self._lowest.setdefault(known.retirement_epoch, index)
+            stored = nodes.get(TopicPartition(name, index))
+            if stored is not None and stored.retirement_epoch >= 0:
+                self._lowest.setdefault(stored.retirement_epoch, index)
 
     def of(self, index: int) -> Side:
         """Return the side of a partition."""

@@ -77,7 +77,7 @@ def take_report(cluster: ClusterState, report: Registration) -> None:
     take_configs(cluster, report.seen, report.kept_configs)
     cluster.seen[broker] = report.seen
     cluster.shutting_down.discard(broker)
-    cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
+    cluster.broken = {(x, tp) for x, tp in cluster.broken if x != broker}
     note_damaged(cluster, broker, report.damaged)
 
 
@@ -89,8 +89,8 @@ def take_configs(
     Of several brokers the one counts that has seen the newest controller epoch and revision.
     """
     for topic_id, configs in kept.items():
-        known = cluster.kept_configs.get(topic_id)
-        if topic_id not in cluster.names and (known is None or known[0] <= seen):
+        former = cluster.kept_configs.get(topic_id)
+        if topic_id not in cluster.names and (former is None or former[0] <= seen):
             cluster.kept_configs[topic_id] = seen, configs
 
 
@@ -98,9 +98,9 @@ def forget_replicas(
     cluster: ClusterState, broker: int, gone: Callable[[UUID, int, LogEnd], bool]
 ) -> None:
     """Forget the replicas that a broker reported and has removed since. O(its replicas)."""
-    known = cluster.inventories.get(broker, {})
-    left = {key: end for key, end in known.items() if not gone(*key, end)}
-    if len(left) < len(known):
+    inventory = cluster.inventories.get(broker, {})
+    left = {key: end for key, end in inventory.items() if not gone(*key, end)}
+    if len(left) < len(inventory):
         # Another map: a report may be reading this one in steps.
         cluster.inventories[broker] = left
 
@@ -110,7 +110,9 @@ def _take_held(cluster: ClusterState, held: Mapping[UUID, str]) -> None:
     cluster.held.update(held)
     cluster.kept_configs = {x: y for x, y in cluster.kept_configs.items() if x not in cluster.names}
     if len(cluster.held) > 2 * len(cluster.topics) + KEPT_NAMES:
-        there = {topic_id for found in cluster.inventories.values() for topic_id, _ in found}
+        there = {
+            topic_id for inventory in cluster.inventories.values() for topic_id, _ in inventory
+        }
         cluster.held = {
             topic_id: name for topic_id, name in cluster.held.items() if topic_id in there
         }
@@ -125,15 +127,15 @@ def note_damaged(
     replica that was built again has none of the records that it had.
     """
     reported = {
-        where
-        for topic_id, where in damaged
-        if topic_id in (NO_ID, cluster.topic_id(where.topic)) and where in cluster.states
+        tp
+        for topic_id, tp in damaged
+        if topic_id in (NO_ID, cluster.topic_id(tp.topic)) and tp in cluster.states
     }
-    known = {where for x, where in cluster.broken if x == broker}
-    healed = {where for where in known - reported if not _counts_on(cluster, broker, where)}
-    cluster.broken.update((broker, where) for where in reported)
-    cluster.broken.difference_update((broker, where) for where in healed)
-    return sorted(reported - known), sorted(healed)
+    broken = {tp for x, tp in cluster.broken if x == broker}
+    healed = {tp for tp in broken - reported if not _counts_on(cluster, broker, tp)}
+    cluster.broken.update((broker, tp) for tp in reported)
+    cluster.broken.difference_update((broker, tp) for tp in healed)
+    return sorted(reported - broken), sorted(healed)
 
 
 def note_failed_directories(cluster: ClusterState, broker: int, failed: int) -> bool:
@@ -160,27 +162,27 @@ class ReportedShortage:
 
 
 def note_shortages(
-    cluster: ClusterState, broker: int, found: Collection[ReportedShortage]
+    cluster: ClusterState, broker: int, shortages: Collection[ReportedShortage]
 ) -> Mapping[str, str] | None:
     """Take up the log directories without room that a broker reports, all of them.
 
     Return their reasons if they are other ones than before, otherwise None.
     """
-    known = cluster.shortages.pop(broker, None)
-    reasons = {each.log_dir: _printable(each.reason) for each in found}
-    if found:
+    before = cluster.shortages.pop(broker, None)
+    reasons = {shortage.log_dir: _printable(shortage.reason) for shortage in shortages}
+    if shortages:
         replicas = {
-            TopicPartition(cluster.names[topic_id], index): each.log_dir
-            for each in found
-            for topic_id, index in each.replicas
+            TopicPartition(cluster.names[topic_id], index): shortage.log_dir
+            for shortage in shortages
+            for topic_id, index in shortage.replicas
             if topic_id in cluster.names
         }
         cluster.shortages[broker] = BrokerShortages(reasons, replicas)
-    return None if reasons == ({} if known is None else known.reasons) else reasons
+    return None if reasons == ({} if before is None else before.reasons) else reasons
 
 
-def _counts_on(cluster: ClusterState, broker: int, where: TopicPartition) -> bool:
-    state = cluster.states.get(where)
+def _counts_on(cluster: ClusterState, broker: int, tp: TopicPartition) -> bool:
+    state = cluster.states.get(tp)
     return state is not None and broker in (*state.isr, *state.eligible_replicas)
 
 
@@ -191,7 +193,7 @@ def forget(cluster: ClusterState, broker: int) -> None:
     cluster.shortages.pop(broker, None)
     cluster.inventories.pop(broker, None)
     cluster.nameless.pop(broker, None)
-    cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
+    cluster.broken = {(x, tp) for x, tp in cluster.broken if x != broker}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,20 +205,20 @@ class ReportedFence:
     report: FenceReport
 
 
-def note_fences(cluster: ClusterState, found: Iterable[ReportedFence]) -> int:
+def note_fences(cluster: ClusterState, fences: Iterable[ReportedFence]) -> int:
     """Take up reports of fences and seals; return how many a resize waits for.
 
     The others are too late: their topic has no plan of that resize epoch, or their partition has
     another incarnation, or no such leader epoch. Of several reports the newest leader's counts.
     """
     count = 0
-    for fence in found:
+    for fence in fences:
         name = cluster.names.get(fence.topic_id)
         history = cluster.topic_histories.get(name or "")
         if name is None or history is None or history.resize is None:
             continue
-        where, report = TopicPartition(name, fence.partition), fence.report
-        node, state = cluster.partition_nodes.get(where), cluster.states.get(where)
+        tp, report = TopicPartition(name, fence.partition), fence.report
+        node, state = cluster.partition_nodes.get(tp), cluster.states.get(tp)
         if (
             node is None
             or state is None
@@ -225,11 +227,11 @@ def note_fences(cluster: ClusterState, found: Iterable[ReportedFence]) -> int:
             or report.resize_epoch != history.resize.resize_epoch
         ):
             continue
-        known = cluster.fences.setdefault(name, {})
-        earlier = known.get(fence.partition)
+        reports = cluster.fences.setdefault(name, {})
+        earlier = reports.get(fence.partition)
         is_newer = earlier is None or earlier.resize_epoch < report.resize_epoch
         if is_newer or earlier is None or earlier.leader_epoch < report.leader_epoch:
-            known[fence.partition] = report
+            reports[fence.partition] = report
             count += 1
     return count
 
@@ -248,14 +250,14 @@ def note_clients(
     chooses its id, which is shown on terminals."""
     for topic_id, named in client_ids:
         if topic_id in cluster.names and named:
-            kept = tuple(_printable(each) for each in sorted(named)[:MOST_CLIENTS])
+            kept = tuple(_printable(client_id) for client_id in sorted(named)[:MOST_CLIENTS])
             cluster.unaware_clients.setdefault(topic_id, {})[broker] = kept
     forget_topics(cluster, cluster.unaware_clients)
 
 
 def _printable(text: str) -> str:
     cut = text[:LONGEST_CLIENT_ID]
-    return "".join(each if each.isprintable() else "?" for each in cut)
+    return "".join(character if character.isprintable() else "?" for character in cut)
 
 
 def note_misplaced(cluster: ClusterState, broker: int, counts: Iterable[tuple[UUID, int]]) -> None:
@@ -265,8 +267,8 @@ def note_misplaced(cluster: ClusterState, broker: int, counts: Iterable[tuple[UU
     """
     for topic_id, count in counts:
         if topic_id in cluster.names and count > 0:
-            known = cluster.misplaced.setdefault(topic_id, {})
-            known[broker] = max(count, known.get(broker, 0))
+            by_broker = cluster.misplaced.setdefault(topic_id, {})
+            by_broker[broker] = max(count, by_broker.get(broker, 0))
     forget_topics(cluster, cluster.misplaced)
 
 
@@ -294,11 +296,11 @@ def note_rates(
     if name is None or name in cluster.resizing or settings_of(cluster, name) is None:
         return
     resize_epoch = cluster.topic_histories[name].resize_epoch
-    known = cluster.byte_rates.setdefault(topic_id, {})
+    by_partition = cluster.byte_rates.setdefault(topic_id, {})
     for index, rate in rates:
         state = cluster.states.get(TopicPartition(name, index))
         if state is not None and state.leader == broker:
-            known[index] = ByteRate(broker, rate, now_ms, resize_epoch)
+            by_partition[index] = ByteRate(broker, rate, now_ms, resize_epoch)
 
 
 def forget_rates(cluster: ClusterState, kept: Collection[UUID]) -> None:
@@ -307,9 +309,9 @@ def forget_rates(cluster: ClusterState, kept: Collection[UUID]) -> None:
         del cluster.byte_rates[topic_id]
 
 
-def note_retained(cluster: ClusterState, name: str, found: Mapping[int, Retained]) -> None:
+def note_retained(cluster: ClusterState, name: str, retained: Mapping[int, Retained]) -> None:
     """Note what the retired partitions of a topic hold, as they were just asked."""
-    cluster.retained[cluster.topic_id(name)] = dict(found)
+    cluster.retained[cluster.topic_id(name)] = dict(retained)
 
 
 def forget_retained(cluster: ClusterState, names: Collection[str]) -> None:
@@ -331,8 +333,8 @@ def free_topic(cluster: ClusterState, topic: str | None) -> None:
 
 def note_begun(cluster: ClusterState, answers: Iterable[Answered]) -> None:
     """Note the rows of ``/admin/reassign_partitions`` that were begun, or refused."""
-    for where, refusal in answers:
-        cluster.plan.begin(where)
-        state = cluster.states.get(where)
+    for tp, refusal in answers:
+        cluster.plan.begin(tp)
+        state = cluster.states.get(tp)
         if refusal is None and state is not None:
-            cluster.plan.note(where, cluster.replicas(where), state.target_replicas)
+            cluster.plan.note(tp, cluster.replicas(tp), state.target_replicas)

@@ -49,15 +49,15 @@ def stops_of(
 
     O(what the topics owe, to all brokers).
     """
-    found: list[Stop] = []
+    stops: list[Stop] = []
     names = cluster.deletions_by_name.keys() if topics is None else sorted(topics)
     for name in names:
         for topic_id, deletion in cluster.deletions_by_name.get(name, {}).items():
             for index, brokers in sorted(deletion.partitions.items()):
                 if broker in brokers:
-                    found.append(Stop(name, topic_id, index, DELETED_EPOCH))
+                    stops.append(Stop(name, topic_id, index, DELETED_EPOCH))
     for name in sorted(cluster.marked if topics is None else cluster.marked & set(topics)):
-        found += _of_a_marked_topic(cluster, broker, name)
+        stops += _of_a_marked_topic(cluster, broker, name)
     for name in cluster.topic_histories if topics is None else sorted(topics):
         history = cluster.topic_histories.get(name)
         if history is None or (cluster.level.topic_ids and cluster.topic_id(name) == NO_ID):
@@ -69,50 +69,50 @@ def stops_of(
                     continue
                 epochs = history.stop_partition_epochs.get(index, {})
                 epoch = epochs.get(broker, ANY_PARTITION_EPOCH)
-                where = TopicPartition(name, index)
-                if _is_former(cluster, where, epoch) or _may_stop(cluster, broker, where):
+                tp = TopicPartition(name, index)
+                if _is_former(cluster, tp, epoch) or _may_stop(cluster, broker, tp):
                     topic_id, leader_epoch = cluster.topic_id(name), noted[broker]
                     stop = Stop(name, topic_id, index, leader_epoch, partition_epoch=epoch)
-                    found.append(stop)
-    return found
+                    stops.append(stop)
+    return stops
 
 
-def _may_stop(cluster: ClusterState, broker: int, where: TopicPartition) -> bool:
-    state = cluster.states.get(where)
-    return state is not None and broker not in state.isr and broker not in cluster.hosts(where)
+def _may_stop(cluster: ClusterState, broker: int, tp: TopicPartition) -> bool:
+    state = cluster.states.get(tp)
+    return state is not None and broker not in state.isr and broker not in cluster.hosts(tp)
 
 
-def _is_former(cluster: ClusterState, where: TopicPartition, partition_epoch: int) -> bool:
+def _is_former(cluster: ClusterState, tp: TopicPartition, partition_epoch: int) -> bool:
     """Whether an incarnation was removed. A missing node alone is no proof (promise 20)."""
     if partition_epoch == ANY_PARTITION_EPOCH:
         return False
-    node, history = cluster.partition_nodes.get(where), cluster.topic_histories.get(where.topic)
+    node, history = cluster.partition_nodes.get(tp), cluster.topic_histories.get(tp.topic)
     if node is not None:
         return node.partition_epoch > partition_epoch
-    if where in cluster.states:
+    if tp in cluster.states:
         return False
-    former = None if history is None else history.former.get(where.partition)
+    former = None if history is None else history.former.get(tp.partition)
     return former is not None and former.partition_epoch >= partition_epoch
 
 
 def epochs_of_notes(
-    cluster: ClusterState, where: TopicPartition, stops: Mapping[int, int]
+    cluster: ClusterState, tp: TopicPartition, stops: Mapping[int, int]
 ) -> dict[int, int]:
     """Return the partition epochs for notes of stops, by broker; below level 1.5 new ones get none.
 
     A note that is there already keeps its own: it may be of a former incarnation.
     """
-    history, node = cluster.topic_histories.get(where.topic), cluster.partition_nodes.get(where)
-    noted = {} if history is None else history.pending_stops.get(where.partition, {})
-    known = {} if history is None else history.stop_partition_epochs.get(where.partition, {})
-    found = {}
+    history, node = cluster.topic_histories.get(tp.topic), cluster.partition_nodes.get(tp)
+    noted = {} if history is None else history.pending_stops.get(tp.partition, {})
+    stop_epochs = {} if history is None else history.stop_partition_epochs.get(tp.partition, {})
+    epochs = {}
     for broker, leader_epoch in stops.items():
         if noted.get(broker) == leader_epoch:
-            if broker in known:
-                found[broker] = known[broker]
+            if broker in stop_epochs:
+                epochs[broker] = stop_epochs[broker]
         elif node is not None and cluster.level.resizes:
-            found[broker] = node.partition_epoch
-    return found
+            epochs[broker] = node.partition_epoch
+    return epochs
 
 
 def _of_a_marked_topic(cluster: ClusterState, broker: int, name: str) -> list[Stop]:
@@ -153,8 +153,8 @@ def held_partitions(cluster: ClusterState, name: str) -> list[int]:
 
 def holders(cluster: ClusterState, name: str, index: int) -> list[int]:
     """Return every broker that may have a replica: assigned, a target, or not stopped yet."""
-    where = TopicPartition(name, index)
-    found = list(cluster.hosts(where))
+    tp = TopicPartition(name, index)
+    hosts = list(cluster.hosts(tp))
     history = cluster.topic_histories.get(name)
     also = {} if history is None else history.pending_stops.get(index, {})
-    return found + sorted(set(also).difference(found))
+    return hosts + sorted(set(also).difference(hosts))

@@ -49,19 +49,19 @@ def note_unaware(
         name = cluster.names.get(topic_id)
         if name is None or at_ms < NEVER:
             continue
-        known = cluster.unaware.get(topic_id)
+        last_seen = cluster.unaware.get(topic_id)
         history = cluster.topic_histories.get(name)
         recorded = 0 if history is None else history.unaware_ms
-        if known is None:
+        if last_seen is None:
             # No controller writes further ahead: then its clock was wrong.
             before = min(recorded, now_ms + RECORDED_MS)
-            known = cluster.unaware[topic_id] = {ON_RECORD: before} if recorded else {}
-        said = cluster.unaware_said.setdefault(topic_id, {})
-        former_epoch, former_ms = said.get(broker, (NEVER, at_ms))
-        said[broker] = epoch, at_ms
+            last_seen = cluster.unaware[topic_id] = {ON_RECORD: before} if recorded else {}
+        by_broker = cluster.unaware_said.setdefault(topic_id, {})
+        former_epoch, former_ms = by_broker.get(broker, (NEVER, at_ms))
+        by_broker[broker] = epoch, at_ms
         is_new = former_epoch == epoch and at_ms != former_ms and at_ms != NEVER
         seen = now_ms if is_new else min(at_ms, now_ms)
-        known[broker] = max(seen, known.get(broker, NEVER))
+        last_seen[broker] = max(seen, last_seen.get(broker, NEVER))
         if history is not None and history.resize_epoch > 0 and seen > recorded:
             late.append(topic_id)
     forget_topics(cluster, cluster.unaware)

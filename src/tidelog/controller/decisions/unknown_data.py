@@ -72,27 +72,27 @@ class GivenUp:
 
 def by_topic_id(given_up: Iterable[GivenUp]) -> dict[UUID, list[tuple[int, int]]]:
     """Return the replicas that are given up, as partition and broker, by the id of their topic."""
-    found: dict[UUID, list[tuple[int, int]]] = {}
+    by_id: dict[UUID, list[tuple[int, int]]] = {}
     for one in given_up:
         places = [(one.partition, broker) for broker in one.brokers]
-        found.setdefault(one.topic_id, []).extend(places)
-    return found
+        by_id.setdefault(one.topic_id, []).extend(places)
+    return by_id
 
 
 def find(cluster: ClusterState) -> list[Unknown]:
     """Return the data of registered brokers that the store does not know, by name and id."""
-    found: dict[tuple[str, UUID], Unknown] = {}
+    unknown: dict[tuple[str, UUID], Unknown] = {}
 
     def add(name: str, topic_id: UUID, index: int, broker: int, end: LogEnd) -> None:
-        known = cluster.topics.get(name)
-        is_known = known is not None and topic_id in (cluster.topic_id(name), NO_ID)
-        if is_known and known is not None and index in known.partitions:
+        node = cluster.topics.get(name)
+        is_known = node is not None and topic_id in (cluster.topic_id(name), NO_ID)
+        if is_known and node is not None and index in node.partitions:
             return
         if is_known and (name in cluster.marked or _was_removed(cluster, name, index, end)):
             return
         if is_known:
             topic_id = cluster.topic_id(name)
-        one = found.setdefault((name, topic_id), Unknown(name, topic_id, is_known))
+        one = unknown.setdefault((name, topic_id), Unknown(name, topic_id, is_known))
         if (broker, TopicPartition(name, index)) not in cluster.broken:
             one.ends.setdefault(index, {})[broker] = end
 
@@ -103,10 +103,10 @@ def find(cluster: ClusterState) -> list[Unknown]:
             if not is_over:
                 name = cluster.names.get(topic_id) or cluster.held.get(topic_id, "?")
                 add(name, topic_id, index, broker, end)
-        for where, end in sorted(cluster.nameless.get(broker, {}).items()):
-            if where.topic not in cluster.topics or cluster.takes_nameless(where.topic):
-                add(where.topic, NO_ID, where.partition, broker, end)
-    return [found[key] for key in sorted(found) if found[key].ends]
+        for tp, end in sorted(cluster.nameless.get(broker, {}).items()):
+            if tp.topic not in cluster.topics or cluster.takes_nameless(tp.topic):
+                add(tp.topic, NO_ID, tp.partition, broker, end)
+    return [unknown[key] for key in sorted(unknown) if unknown[key].ends]
 
 
 def _was_removed(cluster: ClusterState, name: str, index: int, end: LogEnd) -> bool:
@@ -176,8 +176,8 @@ def _is_held(cluster: ClusterState, name: str) -> bool:
 
 def configs_of(cluster: ClusterState, one: Unknown) -> dict[str, str]:
     """Return the configurations that replicas keep of a topic that the store does not know."""
-    found = cluster.kept_configs.get(one.topic_id)
-    return {} if found is None or one.is_known else dict(found[1])
+    kept = cluster.kept_configs.get(one.topic_id)
+    return {} if kept is None or one.is_known else dict(kept[1])
 
 
 def grown(partitions: Mapping[int, list[int]], ends: Ends) -> dict[int, list[int]]:
@@ -187,8 +187,10 @@ def grown(partitions: Mapping[int, list[int]], ends: Ends) -> dict[int, list[int
     higher one.
     """
     made = dict(partitions)
-    for index, found in ends.items():
-        made[index] = sorted(found, key=lambda x: (-found[x].leader_epoch, -found[x].end_offset, x))
+    for index, by_broker in ends.items():
+        made[index] = sorted(
+            by_broker, key=lambda x: (-by_broker[x].leader_epoch, -by_broker[x].end_offset, x)
+        )
     hosts: list[int] = []
     for index in range(max(made), -1, -1):
         hosts = made.setdefault(index, list(hosts))

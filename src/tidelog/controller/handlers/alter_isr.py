@@ -61,11 +61,11 @@ async def handle(
     decided, _ = await perform_in_slices(controller, elements, _cost, decide)
     outcomes: list[Outcome] = []
     topics_to_elect: set[str] = set()
-    for found in decided:
-        if found is None:
+    for outcome in decided:
+        if outcome is None:
             return messages.AlterIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-        outcomes += found[0]
-        topics_to_elect |= found[1]
+        outcomes += outcome[0]
+        topics_to_elect |= outcome[1]
     for name in sorted(topics_to_elect):
         # One by one: other tasks run between the rounds of large topics.
         await controller.perform(partial(elect_put_off, topics={name}))

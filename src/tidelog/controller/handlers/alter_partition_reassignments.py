@@ -115,10 +115,14 @@ class _Moves:
 def _late(elements: Sequence[Sequence[Asked]], done: int, begun: int) -> Work[list[Answered]]:
     """Return the refusals of the partitions after ``done``; those below ``begun`` were decided."""
     late: list[Answered] = []
-    for at, one in enumerate(one for element in elements for one in element):
+    for position, one in enumerate(one for element in elements for one in element):
         yield None
-        if at >= done:
-            how = "nothing was changed" if at >= begun else "its outcome is unknown: list the moves"
+        if position >= done:
+            how = (
+                "nothing was changed"
+                if position >= begun
+                else "its outcome is unknown: list the moves"
+            )
             sentence = f"The time was over before the change of {one.where} was stored; {how}."
             late.append((one.where, RequestRefusal(ErrorCode.REQUEST_TIMED_OUT, sentence)))
     return late
@@ -134,13 +138,13 @@ def _asked(
     if request.topics is None or any(x.partitions is None for x in request.topics):
         moving = yield from moves_by_topic(cluster)
     if request.topics is None:
-        return [Asked(where, None) for found in moving.values() for where in found], []
+        return [Asked(tp, None) for places in moving.values() for tp in places], []
     for topic in request.topics:
         yield None
         if topic.partitions is None:
-            found = moving.get(topic.name, [])
-            asked += [Asked(where, None) for where in found]
-            if not found:
+            places = moving.get(topic.name, [])
+            asked += [Asked(tp, None) for tp in places]
+            if not places:
                 without.append(topic.name)
             continue
         for one in topic.partitions:
@@ -180,12 +184,12 @@ def _response(
     response = messages.AlterPartitionReassignmentsResponse
     late = yield from _late(elements, len(answers), begun)
     topics: dict[str, messages.AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = {}
-    for where, refusal in chain(answers, late, refused):
+    for tp, refusal in chain(answers, late, refused):
         yield None
-        topic = topics.get(where.topic)
+        topic = topics.get(tp.topic)
         if topic is None:
-            topic = topics[where.topic] = response.ReassignableTopicResponse(where.topic)
-        row = response.ReassignablePartitionResponse(where.partition, error_message=None)
+            topic = topics[tp.topic] = response.ReassignableTopicResponse(tp.topic)
+        row = response.ReassignablePartitionResponse(tp.partition, error_message=None)
         if refusal is not None:
             row.error_code, row.error_message = refusal.error, refusal.sentence
         topic.partitions.append(row)

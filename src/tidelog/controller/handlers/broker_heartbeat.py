@@ -97,17 +97,17 @@ async def _take_out(
     cluster = controller.cluster
     if not damaged and not cluster.broken:
         return
-    found = [(x.topic_id, TopicPartition(x.topic_name, x.partition_index)) for x in damaged]
-    new, healed = soft_state.note_damaged(cluster, broker, found)
-    for where in new:
+    replicas = [(x.topic_id, TopicPartition(x.topic_name, x.partition_index)) for x in damaged]
+    new, healed = soft_state.note_damaged(cluster, broker, replicas)
+    for tp in new:
         logger.error(
             "broker %(broker)s: the replica of %(partition)s is damaged",
-            {"broker": broker, "partition": where},
+            {"broker": broker, "partition": tp},
         )
-    for where in healed:
+    for tp in healed:
         logger.info(
             "broker %(broker)s: the replica of %(partition)s is no longer damaged",
-            {"broker": broker, "partition": where},
+            {"broker": broker, "partition": tp},
         )
     if new:
         await controller.perform(partial(registration.take_out, new=new))
@@ -129,15 +129,17 @@ def _note_shortages(
     cluster = controller.cluster
     if not reported and broker not in cluster.shortages:
         return
-    found = [
+    shortages = [
         soft_state.ReportedShortage(
-            each.log_dir,
-            each.reason,
-            tuple((topic.topic_id, x) for topic in each.topics for x in topic.partition_indexes),
+            shortage.log_dir,
+            shortage.reason,
+            tuple(
+                (topic.topic_id, x) for topic in shortage.topics for x in topic.partition_indexes
+            ),
         )
-        for each in reported
+        for shortage in reported
     ]
-    changed = soft_state.note_shortages(cluster, broker, found)
+    changed = soft_state.note_shortages(cluster, broker, shortages)
     if changed is None:
         return
     for log_dir, reason in changed.items():

@@ -78,9 +78,9 @@ async def handle(
         raise NotActive
 
     def decide(cluster: ClusterState) -> Decision[tuple[bool, int | RequestRefusal]]:
-        known = cluster.brokers.get(broker)
+        registered = cluster.brokers.get(broker)
         decision = _decide(cluster, registration, controller.seams.clock.wall_ms())
-        changed = known is None or known.broker_epoch != decision.answer
+        changed = registered is None or registered.broker_epoch != decision.answer
         writes = decision.writes
         if not isinstance(decision.answer, RequestRefusal) and cluster.went_back is None:
             why = why_gone_back(cluster, registration)
@@ -170,11 +170,11 @@ def _no_room(request: messages.BrokerRegistrationRequest) -> str | None:
 
 
 def _log_end(part: messages.BrokerRegistrationRequest.InventoryPartition) -> LogEnd:
-    known = tuple(ChangeKind)
+    kinds = tuple(ChangeKind)
     fences = tuple(
-        InventoryFence(each.resize_epoch, each.undeleted_count, ChangeKind(each.kind))
-        for each in part.fences
-        if each.kind in known
+        InventoryFence(fence.resize_epoch, fence.undeleted_count, ChangeKind(fence.kind))
+        for fence in part.fences
+        if fence.kind in kinds
     )
     birth = part.birth
     births = (0, 0) if birth is None else (birth.birth_epoch, birth.birth_offset)
@@ -192,11 +192,11 @@ def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
     for topic in request.inventory:
         for part in topic.partitions:
             end = _log_end(part)
-            where = TopicPartition(topic.topic_name, part.partition_index)
+            tp = TopicPartition(topic.topic_name, part.partition_index)
             if end.end_offset < 0:
-                damaged.add((topic.topic_id, where))
+                damaged.add((topic.topic_id, tp))
             elif topic.topic_id == NO_ID:
-                nameless[where] = end
+                nameless[tp] = end
             else:
                 inventory[topic.topic_id, part.partition_index] = end
     ended = request.last_life_ended
@@ -219,7 +219,7 @@ def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
         nameless=nameless,
         damaged=frozenset(damaged),
         kept_configs={
-            x.topic_id: {each.name: each.value for each in x.configs}
+            x.topic_id: {config.name: config.value for config in x.configs}
             for x in request.inventory
             if x.topic_id != NO_ID
         },

@@ -112,9 +112,9 @@ async def _resize(
     end_ms = clock.monotonic_ms() + patience_ms(controller, request.timeout_ms, context)
     repeated = repeated_growths(asked)
     await _wait_for_reports(
-        controller, [each for each in asked if each.name not in repeated], end_ms
+        controller, [growth for growth in asked if growth.name not in repeated], end_ms
     )
-    if any(grows_over_retired(controller.cluster, each) for each in asked):
+    if any(grows_over_retired(controller.cluster, growth) for growth in asked):
         # What is empty or drained goes now, and the refusal names what is left as it is now.
         left_ms = min(MAX_WAIT_FOR_CHECK_MS, end_ms - clock.monotonic_ms())
         await controller.retired_checks.one(controller.until, left_ms)

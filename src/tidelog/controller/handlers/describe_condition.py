@@ -62,40 +62,40 @@ def handle(
         for name in dict.fromkeys(request.subjects[1:]):
             yield None
             topics[name] = _resize_of(controller, name)
-        found = {**about, "role": "controller", "topics": topics}
-        return messages.DescribeConditionResponse(condition=json.dumps(found))
+        report = {**about, "role": "controller", "topics": topics}
+        return messages.DescribeConditionResponse(condition=json.dumps(report))
     seen = yield from condition(controller.cluster, controller.resizes.silent)
     strangers, others = controller.founding.problems(), seen["problems"]
     # What follows from a lost store stands below it.
     is_lost = controller.cluster.went_back is not None
     problems = [*others, *strangers] if is_lost else [*strangers, *others]
-    found = {**about, **seen, "problems": problems}
+    report = {**about, **seen, "problems": problems}
     if UNCLEAN in request.subjects:
-        found[UNCLEAN] = unclean_elections(controller.cluster)
+        report[UNCLEAN] = unclean_elections(controller.cluster)
     if REASSIGNMENTS in request.subjects:
-        found[REASSIGNMENTS] = yield from on_record(controller.cluster)
+        report[REASSIGNMENTS] = yield from on_record(controller.cluster)
     if RESIZES in request.subjects:
-        found[RESIZES] = plans_on_record(
+        report[RESIZES] = plans_on_record(
             controller.cluster, controller.resizes.waited_ms(), controller.resizes.silent
         )
-        found[UNAWARE_WRITERS] = unaware_on_record(controller.cluster)
-        found[RETIRED] = retired_on_record(controller.cluster)
+        report[UNAWARE_WRITERS] = unaware_on_record(controller.cluster)
+        report[RETIRED] = retired_on_record(controller.cluster)
     if AUTOSCALING in request.subjects:
-        found[AUTOSCALING] = yield from controller.autoscaling.on_record()
-    return messages.DescribeConditionResponse(condition=json.dumps(found))
+        report[AUTOSCALING] = yield from controller.autoscaling.on_record()
+    return messages.DescribeConditionResponse(condition=json.dumps(report))
 
 
 def _resize_of(controller: Controller, name: str) -> dict[str, Any] | None:
     now_ms = controller.seams.clock.wall_ms()
-    found = resize_of(controller.cluster, name, now_ms, controller.resizes.silent)
-    if found is None:
+    resize = resize_of(controller.cluster, name, now_ms, controller.resizes.silent)
+    if resize is None:
         return None
     undone = controller.resizes.last_undo(name)
-    found["undone_in_ms"] = None
-    if found["plan"] is not None and found["plan"]["may_undo"]:
-        found["undone_in_ms"] = controller.resizes.undone_in_ms(name)
-    found["last_undo"] = None if undone is None else {"resize_epoch": undone[0], "why": undone[1]}
-    return found
+    resize["undone_in_ms"] = None
+    if resize["plan"] is not None and resize["plan"]["may_undo"]:
+        resize["undone_in_ms"] = controller.resizes.undone_in_ms(name)
+    resize["last_undo"] = None if undone is None else {"resize_epoch": undone[0], "why": undone[1]}
+    return resize
 
 
 IF_ACTIVE = served_for_brokers(ApiKey.DESCRIBE_CONDITION, handle)
@@ -109,13 +109,13 @@ async def _served(
     configs, why = controller.configs, None
     if not controller.store.reachable:
         why = f"the metadata store {configs.metadata_store} does not answer"
-    found = {
+    report = {
         "role": "controller",
         "controller_id": configs.node_id,
         "active": controller.active,
         "why": why,
     }
-    return messages.DescribeConditionResponse(condition=json.dumps(found))
+    return messages.DescribeConditionResponse(condition=json.dumps(report))
 
 
 HANDLER = replace(IF_ACTIVE, handle=_served)

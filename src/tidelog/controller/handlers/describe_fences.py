@@ -22,12 +22,12 @@ async def handle(
     response = messages.DescribeFencesResponse
     topics = []
     for name in dict.fromkeys(topic.topic for topic in request.topics):
-        known = former_partitions(controller.cluster, name) if request.include_former else {}
+        removed = former_partitions(controller.cluster, name) if request.include_former else {}
         former = [
             response.Former(
                 index, one.partition_epoch, one.data_end, one.end_offset, one.resize_epoch
             )
-            for index, one in sorted(known.items())
+            for index, one in sorted(removed.items())
         ]
         topics.append(response.Topic(name, [], former))
     return response(topics=topics)

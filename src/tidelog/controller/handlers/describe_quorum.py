@@ -29,7 +29,10 @@ def handle(
     topics = []
     for topic in request.topics:
         name = topic.topic_name
-        parts = [_partition(controller, name, each.partition_index) for each in topic.partitions]
+        parts = [
+            _partition(controller, name, partition.partition_index)
+            for partition in topic.partitions
+        ]
         topics.append(_Response.TopicData(name, parts))
     return _Response(topics=topics)
 

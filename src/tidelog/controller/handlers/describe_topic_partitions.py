@@ -47,8 +47,10 @@ async def handle(
             break
         first = cursor.partition_index if cursor is not None and name == first_name else 0
         shown = shown_topic(node, cluster.topic_histories.get(name))
-        numbers = sorted(at for at in node.partitions if at >= first and shown.shows(at))
-        page = [_Partition(partition_index=at, leader_id=-1) for at in numbers[:room]]
+        numbers = sorted(
+            index for index in node.partitions if index >= first and shown.shows(index)
+        )
+        page = [_Partition(partition_index=index, leader_id=-1) for index in numbers[:room]]
         answer.topics.append(_Topic(ErrorCode.NONE, name, NO_UUID, partitions=page))
         if len(page) < len(numbers):
             answer.next_cursor = Answer.Cursor(name, numbers[len(page)])

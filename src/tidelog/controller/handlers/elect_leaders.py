@@ -40,12 +40,12 @@ async def handle(
     def decide(cluster: ClusterState, part: Sequence[TopicPartition]) -> Decision[list[Answered]]:
         if everything:
             # A topic may have been deleted between two slices: the request does not name it.
-            part = [where for where in part if where in cluster.states]
+            part = [tp for tp in part if tp in cluster.states]
         made = elect_on_request(cluster, kind, part, everything)
         return Decision(list(made.answer.items()), made.writes, made.splits)
 
-    found, revision = await perform_in_slices(controller, places, lambda _: 1, decide)
-    answer = dict(found)
+    answers, revision = await perform_in_slices(controller, places, lambda _: 1, decide)
+    answer = dict(answers)
     if any(refusal is None for refusal in answer.values()) and not await reached_in_time(
         controller, revision, request.timeout_ms, context
     ):
@@ -70,9 +70,9 @@ def _asked(request: messages.ElectLeadersRequest) -> list[TopicPartition] | None
 def _response(answer: Result) -> messages.ElectLeadersResponse:
     response = messages.ElectLeadersResponse
     topics: dict[str, messages.ElectLeadersResponse.ReplicaElectionResult] = {}
-    for where, refusal in answer.items():
-        topic = topics.setdefault(where.topic, response.ReplicaElectionResult(topic=where.topic))
-        result = response.PartitionResult(partition_id=where.partition, error_message=None)
+    for tp, refusal in answer.items():
+        topic = topics.setdefault(tp.topic, response.ReplicaElectionResult(topic=tp.topic))
+        result = response.PartitionResult(partition_id=tp.partition, error_message=None)
         if refusal is not None:
             result.error_code, result.error_message = refusal.error, refusal.sentence
         topic.partition_result.append(result)

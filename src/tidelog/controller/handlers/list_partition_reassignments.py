@@ -27,19 +27,19 @@ def handle(
 ) -> Work[messages.ListPartitionReassignmentsResponse]:
     """Build the response in steps; a move that ends meanwhile is left out."""
     response, cluster = messages.ListPartitionReassignmentsResponse, controller.cluster
-    found = yield from moves_by_topic(cluster)
+    by_topic = yield from moves_by_topic(cluster)
     wanted = None if request.topics is None else (yield from _wanted(request.topics))
     topics: list[messages.ListPartitionReassignmentsResponse.OngoingTopicReassignment] = []
-    for name, places in found.items():
+    for name, places in by_topic.items():
         indexes: set[int] | None = None if wanted is None else wanted.get(name, set())
         topic = response.OngoingTopicReassignment(name)
-        for where in places:
+        for tp in places:
             yield None
-            if (indexes is None or where.partition in indexes) and is_moving(cluster, where):
-                one = listed(cluster, where)
+            if (indexes is None or tp.partition in indexes) and is_moving(cluster, tp):
+                one = listed(cluster, tp)
                 topic.partitions.append(
                     response.OngoingPartitionReassignment(
-                        where.partition, one.replicas, one.adding, one.removing
+                        tp.partition, one.replicas, one.adding, one.removing
                     )
                 )
         if topic.partitions:

@@ -29,19 +29,25 @@ async def handle(
     controller: Controller, request: messages.ReportTruncationRequest, _context: RequestContext
 ) -> messages.ReportTruncationResponse:
     broker = request.broker_id
-    found = [
-        Truncation(each.topic_id, each.partition, each.from_offset, each.to_offset, epochs)
-        for each in request.truncations
-        for epochs in (tuple(each.leader_epochs),)
+    truncations = [
+        Truncation(
+            truncation.topic_id,
+            truncation.partition,
+            truncation.from_offset,
+            truncation.to_offset,
+            epochs,
+        )
+        for truncation in request.truncations
+        for epochs in (tuple(truncation.leader_epochs),)
     ]
-    if any(each.first < 0 or each.end < each.first for each in found):
+    if any(truncation.first < 0 or truncation.end < truncation.first for truncation in truncations):
         return messages.ReportTruncationResponse(error_code=ErrorCode.INVALID_REQUEST)
 
     def decide(cluster: ClusterState) -> Decision[int | None]:
         node = cluster.brokers.get(broker)
         if node is None or node.broker_epoch != request.broker_epoch:
             return Decision(None)
-        decision = report(cluster, broker, found)
+        decision = report(cluster, broker, truncations)
         return Decision(decision.answer, decision.writes)
 
     unknown, _ = await controller.perform(decide)
