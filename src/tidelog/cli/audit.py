@@ -7,7 +7,6 @@ the audit is another one: see ``pipeline.jobs.audit``.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -17,7 +16,7 @@ from tidelog.cli.auditing.judging import TopicJudge
 from tidelog.cli.auditing.reading import AuditProgress, ChangesMeanwhile, read
 from tidelog.cli.auditing.snapshot import look_up
 from tidelog.cli.auditing.words import COLUMNS, as_json, as_text, rows, why_unproven
-from tidelog.cli.connecting import cluster_options, json_option, run
+from tidelog.cli.connecting import CommonOptions, cluster_options, json_option, run
 from tidelog.cli.failures import explain
 from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import print_json, print_table, say
@@ -63,7 +62,7 @@ class NoAudit(Failed):
     help="Remember at most this many keys, at about 250 bytes each; more end the audit.",
 )
 @json_option
-def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
+def command(asked: CommonOptions, **flags: Any) -> None:
     """Check where the keys of a topic lie, and their order, from its log alone.
 
     Exit status 0: nothing is wrong; 1: something is; 2: the audit could not be made.
@@ -74,9 +73,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     progress = AuditProgress(flags["topic"])
     try:
         audited, judge, changes = run(
-            bootstrap_server,
+            asked,
             lambda cluster: _audit(cluster, flags, progress),
-            command_config=command_config,
             progress=progress.text,
         )
     except ClientError as error:

@@ -18,6 +18,8 @@ import click
 
 from tidelog.cli.connecting import (
     CONTROLLER,
+    EXISTING_FILE,
+    CommonOptions,
     cluster_options,
     json_option,
     key_values,
@@ -51,7 +53,7 @@ REPLAYED = ("Time", "Partitions", "Bytes/s each", "Decision", "Why")
 @topic_option(metavar="NAME", help="Only this topic. Default: all with partitions.auto.")
 @click.option(
     "--replay",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     help="With --dry-run: decide over recorded rates, one JSON object per line, without a cluster.",
 )
 @click.option(
@@ -66,7 +68,7 @@ REPLAYED = ("Time", "Partitions", "Bytes/s each", "Decision", "Why")
     help="With --replay: a topic configuration; all others have their defaults then.",
 )
 @json_option
-def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
+def command(asked: CommonOptions, **flags: Any) -> None:
     """Show what topics with partitions.auto=true would be resized to now, and why."""
     if not flags["dry_run"]:
         raise WrongUsage(
@@ -79,9 +81,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     if flags["partitions"] is not None or flags["config"]:
         raise WrongUsage("--partitions and --config go with --replay")
     run(
-        bootstrap_server,
+        asked,
         lambda cluster: _show(cluster, flags["topic"], flags["as_json"]),
-        command_config=command_config,
         awaited=CONTROLLER,
         at_most_s=CONDITION_TIMEOUT_MS / 1000,
     )

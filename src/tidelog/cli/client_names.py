@@ -15,74 +15,33 @@ from tidelog.cli.refusal import WrongUsage
 _PREFIXES = ("sasl.", "ssl.")
 """Without effect while security.protocol is PLAINTEXT, as in Kafka's clients."""
 
-_OF_ALL = frozenset(
-    [
-        "auto.include.jmx.reporter",
-        "client.dns.lookup",
-        "client.rack",
-        "config.providers",
-        "connections.max.idle.ms",
-        "enable.metrics.push",
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "metadata.recovery.strategy",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-        "receive.buffer.bytes",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "retries",
-        "retry.backoff.max.ms",
-        "retry.backoff.ms",
-        "security.providers",
-        "send.buffer.bytes",
-        "socket.connection.setup.timeout.max.ms",
-    ]
-)
+_OF_CLIENTS = """
+    auto.include.jmx.reporter client.dns.lookup client.rack config.providers
+    connections.max.idle.ms enable.metrics.push metadata.recovery.rebootstrap.trigger.ms
+    metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level
+    metrics.sample.window.ms receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms
+    retries retry.backoff.max.ms retry.backoff.ms security.providers send.buffer.bytes
+    socket.connection.setup.timeout.max.ms
+"""
+_OF_PRODUCERS = """
+    compression.gzip.level compression.lz4.level compression.zstd.level interceptor.classes
+    key.serializer metadata.max.idle.ms partitioner.adaptive.partitioning.enable
+    partitioner.availability.timeout.ms partitioner.class partitioner.ignore.keys
+    transaction.timeout.ms value.serializer
+"""
+_OF_CONSUMERS = """
+    allow.auto.create.topics auto.commit.interval.ms check.crcs exclude.internal.topics
+    fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.remote.assignor
+    heartbeat.interval.ms interceptor.classes key.deserializer max.partition.fetch.bytes
+    max.poll.interval.ms max.poll.records partition.assignment.strategy session.timeout.ms
+    value.deserializer
+"""
+_OF_ALL = frozenset(_OF_CLIENTS.split())
 _WITHOUT_EFFECT = {
     "client": _OF_ALL,
-    "producer": _OF_ALL
-    | frozenset(
-        [
-            "compression.gzip.level",
-            "compression.lz4.level",
-            "compression.zstd.level",
-            "interceptor.classes",
-            "key.serializer",
-            "metadata.max.idle.ms",
-            "partitioner.adaptive.partitioning.enable",
-            "partitioner.availability.timeout.ms",
-            "partitioner.class",
-            "partitioner.ignore.keys",
-            "transaction.timeout.ms",
-            "value.serializer",
-        ]
-    ),
-    "consumer": _OF_ALL
-    | frozenset(
-        [
-            "allow.auto.create.topics",
-            "auto.commit.interval.ms",
-            "check.crcs",
-            "exclude.internal.topics",
-            "fetch.max.bytes",
-            "fetch.max.wait.ms",
-            "fetch.min.bytes",
-            "group.remote.assignor",
-            "heartbeat.interval.ms",
-            "interceptor.classes",
-            "key.deserializer",
-            "max.partition.fetch.bytes",
-            "max.poll.interval.ms",
-            "max.poll.records",
-            "partition.assignment.strategy",
-            "session.timeout.ms",
-            "value.deserializer",
-        ]
-    ),
+    "producer": _OF_ALL.union(_OF_PRODUCERS.split()),
+    "consumer": _OF_ALL.union(_OF_CONSUMERS.split()),
 }
-
 _REFUSED = {
     "transactional.id": "transactions are not supported",
     "group.protocol": "only the classic protocol is supported",

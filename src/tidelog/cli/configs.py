@@ -7,15 +7,16 @@ Owns the options, the parsing of --add-config and the output. Not the requests: 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from tidelog.cli.connecting import (
     CONTROLLER,
+    EXISTING_FILE,
+    CommonOptions,
     cluster_options,
-    exactly_one,
+    exactly_one_of,
     json_option,
     run,
     text_of,
@@ -41,9 +42,7 @@ _KINDS = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER}
 @cluster_options
 @click.option("--describe", is_flag=True, help="Show configurations.")
 @click.option("--alter", is_flag=True, help="Change configurations.")
-@click.option(
-    "--all", "all_", is_flag=True, help="With --describe: also defaults and static values."
-)
+@click.option("--all", is_flag=True, help="With --describe: also defaults and static values.")
 @click.option("--entity-type", type=click.Choice(list(_KINDS)), help="Topics or brokers.")
 @click.option("--entity-name", help="A topic's name or a broker's id.")
 @click.option("--entity-default", is_flag=True, help="The default of all brokers.")
@@ -55,20 +54,19 @@ _KINDS = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER}
 )
 @click.option(
     "--add-config-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     help="Set the configurations of this properties file.",
 )
 @click.option("--delete-config", metavar="NAME,...", help="Return to the default.")
 @json_option
-def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
+def command(asked: CommonOptions, **flags: Any) -> None:
     """Show and change dynamic configurations."""
-    action = exactly_one({"--describe": flags["describe"], "--alter": flags["alter"]})
+    action = exactly_one_of(flags, "--describe", "--alter")
     kind, names = _entities(flags)
     if action == "--describe":
         run(
-            bootstrap_server,
+            asked,
             lambda cluster: _describe(cluster, kind, names, flags),
-            command_config=command_config,
         )
         return
     if len(names) != 1:
@@ -83,9 +81,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     if both:
         raise WrongUsage(f"{', '.join(both)} cannot be both set and deleted")
     run(
-        bootstrap_server,
+        asked,
         lambda cluster: _alter(cluster, kind, names[0], added, deleted, flags["as_json"]),
-        command_config=command_config,
         awaited=CONTROLLER,
     )
 
@@ -123,7 +120,7 @@ async def _describe(
     shown = {}
     for name in names:
         entries = await describe_configs(cluster, kind, name)
-        if not flags["all_"]:
+        if not flags["all"]:
             entries = [entry for entry in entries if _is_own(entry, kind, name)]
         shown[name] = sorted(entries, key=lambda entry: entry.name)
     if flags["as_json"]:
@@ -140,7 +137,7 @@ async def _describe(
         return
     for number, (name, entries) in enumerate(shown.items()):
         what = f"{kind.name.lower()} {name}" if name else "all brokers (default)"
-        scope = "All" if flags["all_"] else "Dynamic"
+        scope = "All" if flags["all"] else "Dynamic"
         if number:
             say("")
         say(f"{scope} configs for {what}:" if entries else f"No dynamic configs for {what}.")

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,24 +57,26 @@ CONTROLLER = "the controller"
 
 DEFAULT_SERVERS = "localhost:9092"
 """The cluster when nothing names one."""
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+"""The type of an option that names a file to read."""
 
 CLIENT_PROPERTIES = ("client.id", *_TIMES, "security.protocol", SERVERS, SECRET_FILE)
 """The client configurations that every command takes."""
 
 
-def cluster_options(function: Function) -> Function:
-    """Add ``--bootstrap-server`` and ``--command-config`` to a command."""
+def cluster_options(function: Function) -> Callable[..., Any]:
+    """Add ``--bootstrap-server`` and ``--command-config``; the command gets CommonOptions."""
     return _cluster_options(function)
 
 
-def client_options(kind: str) -> Callable[[Function], Function]:
+def client_options(kind: str) -> Callable[[Function], Callable[..., Any]]:
     """As ``cluster_options``, plus the older names of Kafka's console clients, and properties.
 
     For ``kind`` "consumer": ``--consumer.config`` is ``--command-config``; ``--command-property``
     and ``--consumer-property`` are one (the parameter ``client_property``).
     """
 
-    def add(function: Function) -> Function:
+    def add(function: Function) -> Callable[..., Any]:
         function = click.option(
             "--command-property",
             f"--{kind}-property",
@@ -87,21 +90,27 @@ def client_options(kind: str) -> Callable[[Function], Function]:
     return add
 
 
-def _cluster_options(function: Function, *older_names: str) -> Function:
-    function = click.option(
+def _cluster_options(function: Callable[..., Any], *older_names: str) -> Callable[..., Any]:
+    @wraps(function)
+    def with_options(
+        *given: Any, bootstrap_server: str | None, command_config: Path | None, **flags: Any
+    ) -> Any:
+        return function(*given, CommonOptions.of(click.get_current_context()), **flags)
+
+    configured = click.option(
         "--command-config",
         *older_names,
         "command_config",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=EXISTING_FILE,
         help="Properties file for the client (client.id, request.timeout.ms …).",
-    )(function)
+    )(with_options)
     return click.option(
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT,...",
         help=f"Some brokers of the cluster. Default: bootstrap.servers of --command-config, then "
         f"the environment variable {SERVER_VARIABLE}, then {DEFAULT_SERVERS}.",
-    )(function)
+    )(configured)
 
 
 def json_option(function: Function) -> Function:
@@ -133,11 +142,10 @@ class CommonOptions:
         )
 
 
-def subcommand_options(function: Function) -> Function:
+def subcommand_options(function: Function) -> Callable[..., Any]:
     """Add ``--bootstrap-server``, ``--command-config`` and ``--json`` to a command and its parent.
 
-    `tidelog doctor --json replicas` means the same as `tidelog doctor replicas --json`. The command
-    reads them with ``CommonOptions.of(context)``.
+    `tidelog doctor --json replicas` means the same as `tidelog doctor replicas --json`.
     """
     return _cluster_options(json_option(function))
 
@@ -190,10 +198,9 @@ def _secret_in(path: str) -> ClusterSecret:
 
 
 def run(
-    bootstrap_server: str | None,
+    asked: CommonOptions,
     work: Callable[[Cluster], Awaitable[Result]],
     *,
-    command_config: Path | None = None,
     properties: Mapping[str, str] | None = None,
     progress: Callable[[], str] | None = None,
     says_once: Callable[[], bool] | None = None,
@@ -210,12 +217,13 @@ def run(
     line for ""), or that the command waits. ``awaited`` names the processes that it waits for once
     a broker has answered, and ``at_most_s`` for how long (default: the time of a call). Where
     stderr is no terminal, the latter is one line, and the progress one once ``says_once`` holds.
-    ``properties`` override ``command_config``.
+    ``properties`` override those of ``--command-config``.
     """
-    given = parse_properties(text_of(command_config)) if command_config else {}
+    file = asked.command_config
+    given = parse_properties(text_of(file)) if file else {}
     given.update(properties or {})
     settings = settings_from(given)
-    named = _servers(bootstrap_server, given)
+    named = _servers(asked.bootstrap_server, given)
     bootstrap = named or DEFAULT_SERVERS
 
     async def whole() -> Result:
@@ -332,3 +340,26 @@ def exactly_one(chosen: Mapping[str, bool]) -> str:
         what = f"not {' and '.join(given)} together" if given else "none was given"
         raise WrongUsage(f"give exactly one of {', '.join(chosen)}: {what}")
     return given[0]
+
+
+def exactly_one_of(flags: Mapping[str, Any], *options: str) -> str:
+    """As ``exactly_one``, of options by their names: one is set if it is a flag or has a value."""
+    values = {option: flags[parameter_of(option)] for option in options}
+    return exactly_one({x: y is not None and y is not False for x, y in values.items()})
+
+
+def check_goes_with(
+    flags: Mapping[str, Any], action: str, goes_with: Mapping[str, Collection[str]]
+) -> None:
+    """Raise WrongUsage for an option that is given and does not go with the action.
+
+    ``goes_with``: the actions with which an option goes.
+    """
+    for option, actions in goes_with.items():
+        if flags[parameter_of(option)] and action not in actions:
+            raise WrongUsage(f"{option} goes with {' or '.join(actions)}, not with {action}")
+
+
+def parameter_of(option: str) -> str:
+    """Return the name under which click passes the value of a long option."""
+    return option.removeprefix("--").replace("-", "_")

@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -21,6 +20,7 @@ import click
 from tidelog.cli.client_names import check_unused
 from tidelog.cli.connecting import (
     CLIENT_PROPERTIES,
+    CommonOptions,
     client_options,
     client_properties,
     json_option,
@@ -127,14 +127,16 @@ class _Plan:
     "--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default=None
 )
 @json_option
-def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
+def command(asked: CommonOptions, **flags: Any) -> None:
     """Print the records of topics."""
-    common, flags["client_properties"] = client_properties(command_config, flags["client_property"])
+    common, flags["client_properties"] = client_properties(
+        asked.command_config, flags["client_property"]
+    )
     plan = plan_of(flags)
     printer = _Printer(plan)
     try:
         run(
-            bootstrap_server,
+            replace(asked, command_config=None),
             lambda cluster: _consume(cluster, plan, printer),
             properties=common,
             progress=lambda: "" if sys.stdout.isatty() else f"{printer.count} records read",

@@ -7,12 +7,19 @@ Owns its flags, Kafka's JSON of offsets and the output. Not the request: see
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
-from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run, text_of
+from tidelog.cli.connecting import (
+    EXISTING_FILE,
+    CommonOptions,
+    cluster_options,
+    exactly_one_of,
+    json_option,
+    run,
+    text_of,
+)
 from tidelog.cli.failures import explain
 from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import print_json, print_table
@@ -43,11 +50,7 @@ _SAID = {
 
 @click.command("delete-records")
 @cluster_options
-@click.option(
-    FILE,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help=FORM,
-)
+@click.option(FILE, type=EXISTING_FILE, help=FORM)
 @topic_option(help="The topic, with --partition and --offset.")
 @click.option("--partition", type=click.IntRange(min=0), help="The partition of --topic.")
 @click.option(
@@ -56,11 +59,9 @@ _SAID = {
     help="Delete the records below this offset; -1: all up to the high watermark.",
 )
 @json_option
-def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
+def command(asked: CommonOptions, **flags: Any) -> None:
     """Delete the records of partitions that lie below an offset, on all replicas."""
-    source = exactly_one(
-        {"--topic": flags["topic"] is not None, FILE: flags["offset_json_file"] is not None}
-    )
+    source = exactly_one_of(flags, "--topic", FILE)
     given = [flags[name] is not None for name in ("partition", "offset")]
     if given != [source == "--topic"] * 2:
         raise WrongUsage("--topic, --partition and --offset go together, and with nothing else")
@@ -70,9 +71,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         wanted = read_offsets(text_of(flags["offset_json_file"]))
     failed: dict[TopicPartition, ClientError] = {}
     deleted = run(
-        bootstrap_server,
+        asked,
         lambda cluster: delete_records(cluster, wanted, failed),
-        command_config=command_config,
         awaited="the leaders of the partitions",
     )
     _show(deleted, failed, flags["as_json"])

@@ -66,15 +66,13 @@ _MARKS = {Severity.GOOD: "ok  ", Severity.NOTICE: "note", Severity.BAD: "BAD "}
 @click.group("doctor", invoke_without_command=True)
 @subcommand_options
 @click.pass_context
-def command(context: click.Context, /, **_flags: Any) -> None:
+def command(context: click.Context, asked: CommonOptions, /, **_flags: Any) -> None:
     """Report the problems of a cluster and what to do. Exit status 1 when there is one."""
     if context.invoked_subcommand is not None:
         return
-    asked = CommonOptions.of(context)
     facts = run(
-        asked.bootstrap_server,
+        asked,
         check,
-        command_config=asked.command_config,
         knowing=False,
         awaited="the controller and all brokers",
         at_most_s=LONGEST_S,

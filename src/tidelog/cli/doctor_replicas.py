@@ -38,18 +38,15 @@ Advance = Callable[[int], None]
 @click.command("replicas", short_help="Compare the bytes of all replicas.")
 @subcommand_options
 @topic_option(help="A name, a list with commas, or a pattern; without it all topics.")
-@click.pass_context
-def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None:
+def command(asked: CommonOptions, /, topic: str | None, **_flags: Any) -> None:
     """Compare the bytes of all replicas up to the high watermark; print where they first differ.
 
     Exit status 1 when replicas differ or one could not be read. Compacted topics are compared
     record by record: each replica is cleaned at its own time.
     """
-    asked = CommonOptions.of(context)
     compared = run(
-        asked.bootstrap_server,
+        asked,
         lambda cluster: compare(cluster, topic),
-        command_config=asked.command_config,
         progress=lambda: "",
     )
     if asked.as_json:

@@ -59,9 +59,8 @@ NUMBERS = ("Partition", "Broker", "Epoch", "LogEnd")
     metavar="FILE",
     help="The servers' cluster.secret.file, which the controller requires for this command.",
 )
-@click.pass_context
 def command(
-    context: click.Context,
+    asked: CommonOptions,
     /,
     accept: bool,
     without: str,
@@ -80,18 +79,16 @@ def command(
     shown here, and a second --accept takes it back. Exit status 1 when something waits for
     --accept.
     """
-    asked = CommonOptions.of(context)
     brokers = _numbers(without)
     if dropped and not accept:
         raise click.UsageError("--drop-unknown goes with --accept")
 
     def ask(*, accept: bool) -> dict[str, Any]:
         report = run(
-            asked.bootstrap_server,
+            asked,
             lambda cluster: restored_store(
                 cluster, accept=accept, without=brokers, drop_unknown=dropped if accept else ()
             ),
-            command_config=asked.command_config,
             properties={SECRET_FILE: secret_file} if secret_file else {},
             knowing=False,
             awaited=CONTROLLER,

@@ -25,18 +25,15 @@ NUMBERS = ("Leader", "Epoch", "Lost")
 @click.command("unclean", short_help="List unclean elections and what they lost.")
 @subcommand_options
 @topic_option(help="A name, a list with commas, or a pattern; without it all topics.")
-@click.pass_context
-def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None:
+def command(asked: CommonOptions, /, topic: str | None, **_flags: Any) -> None:
     """List unclean elections: where the new leader's log ended, and which records were lost.
 
     Offsets and leader epochs come from the replicas that had to truncate them.
     """
-    asked = CommonOptions.of(context)
     wanted = topic_pattern(topic)
     answers = run(
-        asked.bootstrap_server,
+        asked,
         describe_unclean,
-        command_config=asked.command_config,
         awaited=CONTROLLER,
         at_most_s=CONDITION_TIMEOUT_MS / 1000,
     )

@@ -6,15 +6,16 @@ Owns the options, the JSON file and the output. Not the request: see ``client.ad
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from tidelog.cli.connecting import (
     CONTROLLER,
+    EXISTING_FILE,
+    CommonOptions,
     cluster_options,
-    exactly_one,
+    exactly_one_of,
     json_option,
     run,
     text_of,
@@ -42,19 +43,13 @@ from tidelog.model.topics import TopicPartition
 @click.option("--all-topic-partitions", is_flag=True, help="Every partition that needs it.")
 @click.option(
     "--path-to-json-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     help='{"partitions": [{"topic": "t", "partition": 0}, …]}',
 )
 @json_option
-def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
+def command(asked: CommonOptions, **flags: Any) -> None:
     """Elect leaders: preferred replicas, or any live replica if none is in sync (unclean)."""
-    source = exactly_one(
-        {
-            "--topic": flags["topic"] is not None,
-            "--all-topic-partitions": flags["all_topic_partitions"],
-            "--path-to-json-file": flags["path_to_json_file"] is not None,
-        }
-    )
+    source = exactly_one_of(flags, "--topic", "--all-topic-partitions", "--path-to-json-file")
     if (flags["partition"] is not None) != (source == "--topic"):
         raise WrongUsage("--topic and --partition go together, and with nothing else")
     wanted: list[TopicPartition] | None = None
@@ -64,9 +59,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         wanted = read_partitions(text_of(flags["path_to_json_file"]))
     kind = ElectionType[flags["election_type"].upper()]
     outcomes = run(
-        bootstrap_server,
+        asked,
         lambda cluster: elect_leaders(cluster, kind, wanted),
-        command_config=command_config,
         awaited=CONTROLLER,
     )
     _show(outcomes, kind, flags["as_json"])

@@ -6,13 +6,19 @@ Owns the options of listing, describing and deleting. Not resetting offsets: see
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from tidelog.cli import groups_reset
-from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run
+from tidelog.cli.connecting import (
+    CommonOptions,
+    cluster_options,
+    exactly_one,
+    exactly_one_of,
+    json_option,
+    run,
+)
 from tidelog.cli.failures import explain
 from tidelog.cli.name_options import group_option, topic_option
 from tidelog.cli.output import note, print_json, print_table, say
@@ -40,7 +46,7 @@ NEWER_STATES = ("Assigning", "Reconciling", "NotReady")
 
 @click.command("groups")
 @cluster_options
-@click.option("--list", "list_", is_flag=True, help="List groups.")
+@click.option("--list", is_flag=True, help="List groups.")
 @click.option("--describe", is_flag=True, help="Show groups: offsets and lag.")
 @click.option("--delete", is_flag=True, help="Delete groups without members.")
 @click.option("--reset-offsets", is_flag=True, help="Move the offsets of groups without members.")
@@ -67,16 +73,10 @@ NEWER_STATES = ("Assigning", "Reconciling", "NotReady")
 )
 @groups_reset.options
 @json_option
-def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
+def command(asked: CommonOptions, **flags: Any) -> None:
     """List, describe and delete groups; reset and delete their offsets."""
-    action = exactly_one(
-        {
-            "--list": flags["list_"],
-            "--describe": flags["describe"],
-            "--delete": flags["delete"],
-            "--reset-offsets": flags["reset_offsets"],
-            "--delete-offsets": flags["delete_offsets"],
-        }
+    action = exactly_one_of(
+        flags, "--list", "--describe", "--delete", "--reset-offsets", "--delete-offsets"
     )
     if action != "--list" and not flags["group"] and not flags["all_groups"]:
         raise WrongUsage(f"{action} needs --group or --all-groups")
@@ -105,9 +105,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     patience = flags["timeout_ms"]
     properties = {} if patience is None else {"default.api.timeout.ms": str(patience)}
     status = run(
-        bootstrap_server,
+        asked,
         whole,
-        command_config=command_config,
         properties=properties,
         awaited="the coordinators of the groups",
     )

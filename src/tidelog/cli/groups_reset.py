@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from tidelog.cli.connecting import exactly_one, text_of
+from tidelog.cli.connecting import EXISTING_FILE, exactly_one_of, text_of
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.reset_plan import (
@@ -55,7 +54,7 @@ def options(function: Function) -> Function:
             ),
             click.option(
                 "--from-file",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                type=EXISTING_FILE,
                 help="Reset to the offsets in a file: topic,partition,offset.",
             ),
             click.option(
@@ -84,17 +83,10 @@ def check(flags: dict[str, Any]) -> None:
 
 def goal_of(flags: dict[str, Any]) -> tuple[Goal, int]:
     """Return the goal and its number (an offset, a distance, a time in ms). Raises WrongUsage."""
-    chosen = exactly_one(
-        {
-            "--to-earliest": flags["to_earliest"],
-            "--to-latest": flags["to_latest"],
-            "--to-current": flags["to_current"],
-            "--to-offset": flags["to_offset"] is not None,
-            "--shift-by": flags["shift_by"] is not None,
-            "--by-duration": flags["by_duration"] is not None,
-            "--to-datetime": flags["to_datetime"] is not None,
-            "--from-file": flags["from_file"] is not None,
-        }
+    chosen = exactly_one_of(
+        flags,
+        *("--to-earliest", "--to-latest", "--to-current", "--to-offset", "--shift-by"),
+        *("--by-duration", "--to-datetime", "--from-file"),
     )
     if chosen == "--by-duration":
         # On the wire negative times have a meaning: -1 is the end, -2 the start.

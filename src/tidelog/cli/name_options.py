@@ -65,9 +65,7 @@ def _names_in_time(
             return await ask(cluster)
 
     try:
-        return connecting.run(
-            given.bootstrap_server, work, command_config=given.command_config, knowing=False
-        )
+        return connecting.run(given, work, knowing=False)
     except (ClientError, Failed, OSError, TimeoutError, ValueError):
         # A shell that completes a word has no place for an error.
         return []

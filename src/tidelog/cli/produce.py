@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +19,7 @@ import click
 from tidelog.cli.client_names import check_unused
 from tidelog.cli.connecting import (
     CLIENT_PROPERTIES,
+    CommonOptions,
     client_options,
     client_properties,
     json_option,
@@ -101,18 +101,20 @@ _SETTINGS = {
 @click.option("--create-topic", is_flag=True, help="Let the brokers create a missing topic.")
 @click.option("--sync", is_flag=True, help="Wait for each record before the next.")
 @json_option
-def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
+def command(asked: CommonOptions, **flags: Any) -> None:
     """Send records, one per line of standard input."""
     if sys.stdin is None:
         raise Failed("standard input is closed: there are no lines to read")
     lines = LineFormat.from_properties(key_values(flags["properties"], "--property"))
-    common, flags["client_properties"] = client_properties(command_config, flags["client_property"])
+    common, flags["client_properties"] = client_properties(
+        asked.command_config, flags["client_property"]
+    )
     settings = send_settings(flags)
     work = _SendJob(flags["topic"], flags["partition"], lines, settings, sync=flags["sync"])
     begun = time.monotonic()
     try:
         run(
-            bootstrap_server,
+            replace(asked, command_config=None),
             work.send_all,
             properties=common,
             progress=work.progress,
@@ -296,7 +298,7 @@ class _SendJob:
 
     async def _send_lines(self, sender: BulkSender, source: LineInput) -> None:
         number = 0
-        while self.tally.first_error is None or self._lines.ignore_errors:
+        while self.tally.first_error is None or self._lines.ignore_error:
             lines = await source.next()
             if lines is None:
                 return
@@ -305,7 +307,7 @@ class _SendJob:
             for index, error in parsed.bad:
                 self.bad_lines += 1
                 sentence = f"line {number + index + 1}: {error}"
-                if not self._lines.ignore_errors:
+                if not self._lines.ignore_error:
                     self.stopped = sentence
                     return
                 if self.bad_lines <= MOST_NOTED:
@@ -319,5 +321,5 @@ class _SendJob:
         for record in one_by_one(records):
             await sender.send_many(self._topic, record, self.tally, partition=self._partition)
             await sender.flush()
-            if self.tally.failed and not self._lines.ignore_errors:
+            if self.tally.failed and not self._lines.ignore_error:
                 return

@@ -8,12 +8,21 @@ forecasts the cost of a plan.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
-from tidelog.cli.connecting import CONTROLLER, cluster_options, exactly_one, json_option, run
+from tidelog.cli.connecting import (
+    CONTROLLER,
+    EXISTING_FILE,
+    CommonOptions,
+    check_goes_with,
+    cluster_options,
+    exactly_one_of,
+    json_option,
+    parameter_of,
+    run,
+)
 from tidelog.cli.reassigning import actions, watching
 from tidelog.cli.reassigning.plan_file import (
     PlanFile,
@@ -25,7 +34,10 @@ from tidelog.cli.reassigning.plan_file import (
 from tidelog.cli.refusal import WrongUsage
 from tidelog.client.cluster import Cluster
 
-_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+ACTIONS = (
+    *("--generate", "--execute", "--dry-run", "--verify", "--list", "--watch"),
+    *("--cancel", "--cancel-all", "--revert"),
+)
 
 NEEDS_PLAN = ("--execute", "--dry-run", "--verify", "--cancel")
 TAKES_PLAN = (*NEEDS_PLAN, "--revert", "--watch")
@@ -49,18 +61,20 @@ GOES_WITH = {
 @click.option("--execute", is_flag=True, help="Print the rollback, and start the moves of a plan.")
 @click.option("--dry-run", is_flag=True, help="Show what a plan would copy, and change nothing.")
 @click.option("--verify", is_flag=True, help="Show which partitions of a plan have moved.")
-@click.option("--list", "list_", is_flag=True, help="Print the running moves as a plan.")
+@click.option("--list", is_flag=True, help="Print the running moves as a plan.")
 @click.option("--watch", is_flag=True, help="Show the progress of running moves until they end.")
 @click.option("--cancel", is_flag=True, help="Stop the moves of a plan; nothing is reverted.")
 @click.option("--cancel-all", is_flag=True, help="Stop all moves; nothing is reverted.")
 @click.option("--revert", is_flag=True, help="Move back, also after --cancel: all, or a plan's.")
 @click.option(
     "--reassignment-json-file",
-    type=_file,
+    type=EXISTING_FILE,
     help='The plan: {"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}, …]}',
 )
 @click.option(
-    "--topics-to-move-json-file", type=_file, help='{"topics": [{"topic": "t"}, …]} (--generate)'
+    "--topics-to-move-json-file",
+    type=EXISTING_FILE,
+    help='{"topics": [{"topic": "t"}, …]} (--generate)',
 )
 @click.option("--broker-list", metavar="1,2,3", help="The brokers of the proposal (--generate).")
 @click.option("--disable-rack-aware", is_flag=True, help="Ignore racks in the proposal.")
@@ -74,14 +88,13 @@ GOES_WITH = {
 @click.option("--preserve-throttles", is_flag=True, help="With --verify or --cancel: keep them.")
 @click.option("--force", is_flag=True, help="Start although a target lacks room for copies.")
 @json_option
-def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
+def command(asked: CommonOptions, **flags: Any) -> None:
     """Move partitions to other brokers, and show, stop and reverse such moves."""
     action = _action(flags)
     work, shows_itself = _work(action, flags, _plan(action, flags))
     run(
-        bootstrap_server,
+        asked,
         work,
-        command_config=command_config,
         awaited=CONTROLLER,
         progress=(lambda: "") if shows_itself else None,
     )
@@ -89,27 +102,13 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
 
 def _action(flags: dict[str, Any]) -> str:
     """Return the one action. Raises WrongUsage for options that do not go with it."""
-    action = exactly_one(
-        {
-            "--generate": flags["generate"],
-            # Both together: the dry run of what is then executed.
-            "--execute": flags["execute"] and not flags["dry_run"],
-            "--dry-run": flags["dry_run"],
-            "--verify": flags["verify"],
-            "--list": flags["list_"],
-            "--watch": flags["watch"],
-            "--cancel": flags["cancel"],
-            "--cancel-all": flags["cancel_all"],
-            "--revert": flags["revert"],
-        }
-    )
-    for option, actions_of in GOES_WITH.items():
-        given = flags[option.removeprefix("--").replace("-", "_")]
-        if given and action not in actions_of:
-            raise WrongUsage(f"{option} goes with {' or '.join(actions_of)}, not with {action}")
+    # Both together: the dry run of what is then executed.
+    executes = flags["execute"] and not flags["dry_run"]
+    action = exactly_one_of({**flags, "execute": executes}, *ACTIONS)
+    check_goes_with(flags, action, GOES_WITH)
     if action == "--generate":
         for option in ("--topics-to-move-json-file", "--broker-list"):
-            if not flags[option.removeprefix("--").replace("-", "_")]:
+            if not flags[parameter_of(option)]:
                 raise WrongUsage(f"--generate needs {option}")
     return action
 

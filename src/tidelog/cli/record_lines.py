@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import codecs
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, fields
 from typing import Any, NamedTuple
 
 from tidelog.cli.refusal import WrongUsage
@@ -42,22 +42,12 @@ class LineFormat:
     headers_separator: bytes = b","
     headers_key_separator: bytes = b":"
     null_marker: bytes | None = None
-    ignore_errors: bool = False
+    ignore_error: bool = False
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> LineFormat:
         """Read Kafka's names. Raises WrongUsage for an unknown one or an empty separator."""
-        names = {
-            "parse.key": "parse_key",
-            "key.separator": "key_separator",
-            "parse.headers": "parse_headers",
-            "headers.delimiter": "headers_delimiter",
-            "headers.separator": "headers_separator",
-            "headers.key.separator": "headers_key_separator",
-            "null.marker": "null_marker",
-            "ignore.error": "ignore_errors",
-        }
-        return cls(**_values(properties, names))
+        return cls(**_values(properties, fields(cls)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +87,14 @@ class RecordFormat:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> RecordFormat:
         """Read Kafka's names. Raises WrongUsage for an unknown one."""
-        names = {
-            "print.timestamp": "print_timestamp",
-            "print.partition": "print_partition",
-            "print.offset": "print_offset",
-            "print.epoch": "print_epoch",
-            "print.headers": "print_headers",
-            "print.key": "print_key",
-            "print.value": "print_value",
-            "key.separator": "key_separator",
-            "line.separator": "line_separator",
-            "headers.separator": "headers_separator",
-            "null.literal": "null_literal",
-        }
-        return cls(**_values(properties, names))
+        # The template is of --format alone.
+        named = [field for field in fields(cls) if field.name != "template"]
+        return cls(**_values(properties, named))
 
 
-def _values(properties: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
+def _values(properties: Mapping[str, str], named: Iterable[Field[Any]]) -> dict[str, Any]:
+    """Return the values of Kafka's properties, which are named as the fields, with dots."""
+    names = {field.name.replace("_", "."): field.name for field in named}
     values: dict[str, Any] = {}
     for name, text in properties.items():
         if name not in names:
@@ -178,7 +159,7 @@ def parse_lines(lines: Sequence[bytes], form: LineFormat) -> ParsedLines:
             parsed.append(parse_line(line, form))
         except NotARecord as error:
             bad.append((index, error))
-            if not form.ignore_errors:
+            if not form.ignore_error:
                 break
     return ParsedLines(
         Columns(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -18,10 +17,13 @@ from tidelog.cli import resized, unclean_shown
 from tidelog.cli.asking import ask_whether_to_delete
 from tidelog.cli.connecting import (
     CONTROLLER,
+    CommonOptions,
+    check_goes_with,
     cluster_options,
-    exactly_one,
+    exactly_one_of,
     json_option,
     key_values,
+    parameter_of,
     run,
 )
 from tidelog.cli.name_options import topic_option
@@ -60,18 +62,30 @@ def _minimum_of(item: dict[str, Any], minimum: int) -> int:
 
 
 ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
-    "under_replicated_partitions": lambda item, _: len(item["isr"]) < described.wanted_count(item),
-    "unavailable_partitions": lambda item, _: item["leader"] is None,
-    "under_min_isr_partitions": lambda item, least: len(item["isr"]) < _minimum_of(item, least),
-    "at_min_isr_partitions": lambda item, least: len(item["isr"]) == _minimum_of(item, least),
+    "--under-replicated-partitions": lambda item, _: (
+        len(item["isr"]) < described.wanted_count(item)
+    ),
+    "--unavailable-partitions": lambda item, _: item["leader"] is None,
+    "--under-min-isr-partitions": lambda item, least: len(item["isr"]) < _minimum_of(item, least),
+    "--at-min-isr-partitions": lambda item, least: len(item["isr"]) == _minimum_of(item, least),
 }
 """The partitions that --describe shows with each of these options; several options add up."""
+GOES_WITH = {
+    "--undo": ("--decommission",),
+    "--execute": BALANCES,
+    "--exclude-brokers": BALANCES,
+    **dict.fromkeys(ONLY, ("--describe",)),
+    "--dry-run": ("--alter",),
+    "--wait": ("--alter",),
+    "--yes": ("--delete",),
+}
+"""The actions with which an option goes."""
 
 
 @click.command("topics")
 @cluster_options
 @click.option("--create", is_flag=True, help="Create a topic.")
-@click.option("--list", "list_", is_flag=True, help="List topics.")
+@click.option("--list", is_flag=True, help="List topics.")
 @click.option("--describe", is_flag=True, help="Show topics with their partitions.")
 @click.option("--alter", is_flag=True, help="Change a topic's partition count.")
 @click.option("--delete", is_flag=True, help="Delete topics.")
@@ -103,28 +117,15 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--at-min-isr-partitions", is_flag=True, help="Only those with just their minimum.")
 @click.option("--topics-with-overrides", is_flag=True, help="Only topics with configurations.")
 @json_option
-def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
+def command(asked: CommonOptions, **flags: Any) -> None:
     """Create, list, describe, change and delete topics."""
-    action = exactly_one(
-        {
-            "--create": flags["create"],
-            "--list": flags["list_"],
-            "--describe": flags["describe"],
-            "--alter": flags["alter"],
-            "--delete": flags["delete"],
-            "--rebalance": flags["rebalance"],
-            "--decommission": flags["decommission"] is not None,
-        }
+    action = exactly_one_of(
+        flags, "--create", "--list", "--describe", "--alter", "--delete", *BALANCES
     )
     if action in BALANCES:
-        _balance(bootstrap_server, command_config, action, flags)
+        _balance(asked, action, flags)
         return
-    if flags["undo"]:
-        raise WrongUsage(f"--undo goes with --decommission, not with {action}")
-    for option in ("execute", "exclude_brokers"):
-        if flags[option]:
-            name = f"--{option.replace('_', '-')}"
-            raise WrongUsage(f"{name} goes with --rebalance or --decommission, not with {action}")
+    check_goes_with(flags, action, GOES_WITH)
     if action in ("--create", "--alter", "--delete") and not flags["topic"]:
         raise WrongUsage(f"{action} needs --topic")
     if action != "--create" and (flags["config"] or flags["replication_factor"] is not None):
@@ -134,17 +135,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         )
     if flags["topic_id"] and (action != "--describe" or flags["topic"]):
         raise WrongUsage("--topic-id goes with --describe, and instead of --topic")
-    only = [f"--{flag.replace('_', '-')}" for flag in ONLY if flags[flag]]
-    if only and action != "--describe":
-        raise WrongUsage(f"{only[0]} goes with --describe, not with {action}")
     if flags["force"] and action not in ("--alter", "--delete"):
         raise WrongUsage(f"--force goes with --alter and --delete, not with {action}")
-    for flag in ("dry_run", "wait"):
-        if flags[flag] and action != "--alter":
-            written = f"--{flag.replace('_', '-')}"
-            raise WrongUsage(f"{written} goes with --alter, not with {action}")
-    if flags["yes"] and action != "--delete":
-        raise WrongUsage(f"--yes goes with --delete, not with {action}")
     if action == "--alter":
         check_alter(flags)
     # Checked before any request: wrong usage needs no cluster.
@@ -164,18 +156,15 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         "--delete": _delete,
     }[action]
     run(
-        bootstrap_server,
+        asked,
         lambda cluster: work(cluster, flags),
-        command_config=command_config,
         awaited=CONTROLLER if action in ("--create", "--alter", "--delete") else "",
         # --wait prints lines of its own.
         progress=(lambda: "") if flags["wait"] else None,
     )
 
 
-def _balance(
-    bootstrap_server: str | None, command_config: Path | None, action: str, flags: dict[str, Any]
-) -> None:
+def _balance(options: CommonOptions, action: str, flags: dict[str, Any]) -> None:
     if flags["topic"] or flags["topic_id"]:
         raise WrongUsage(f"{action} is about all topics: leave --topic out")
     excluded, leaving = flags["exclude_brokers"], flags["decommission"]
@@ -185,9 +174,8 @@ def _balance(
         if excluded or flags["execute"]:
             raise WrongUsage("--undo stands alone with --decommission: it takes effect at once")
         run(
-            bootstrap_server,
+            options,
             lambda cluster: closing.open_again(cluster, leaving, flags["as_json"]),
-            command_config=command_config,
             awaited=CONTROLLER,
         )
         return
@@ -195,13 +183,12 @@ def _balance(
     asked = balancing.BalanceOptions(brokers, flags["execute"], flags["as_json"])
     done = Done()
     run(
-        bootstrap_server,
+        options,
         lambda cluster: (
             balancing.propose_balance(cluster, asked, done)
             if leaving is None
             else balancing.decommission(cluster, leaving, asked, done)
         ),
-        command_config=command_config,
         progress=lambda: str(done) if done.of else "reading the cluster",
     )
 
@@ -265,7 +252,7 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
     await resized.add_resizes(cluster, matching, shown, settings)
     resized.add_reported(condition, shown)
     await waiting_groups.add_waiting_groups(cluster, matching, shown)
-    chosen = [chooser for flag, chooser in ONLY.items() if flags[flag]]
+    chosen = [chooser for option, chooser in ONLY.items() if flags[parameter_of(option)]]
     if chosen:
         for topic_shown in shown:
             minimum = int(settings[topic_shown["topic"]].get(MINIMUM) or 1)
