@@ -32,6 +32,10 @@ _LZ4_HEAD = bytes.fromhex("04224d18604082")
 _LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_END = bytes(4)
 _LZ4_CONTENT_SIZE_BIT = 8
+_LZ4_PLAIN_BIT = 0x8000_0000
+_LZ4_FAST_LEVEL = 9
+"""Kafka's default of ``compression.lz4.level``. Its writer takes the fast compressor at this level,
+and the one with high compression, which costs ten times as much, at each other."""
 
 MOST_GZIP_MEMBERS = 256
 """Clients write one; each costs a reader as much as some kilobytes."""
@@ -118,7 +122,7 @@ def decompress_start(
         if codec == Codec.SNAPPY:
             return _decompress_snappy(memoryview(payload), limit)
         if codec == Codec.LZ4:
-            return _stream(_cramjam().lz4, payload, limit)
+            return _decompress_lz4(memoryview(payload), limit)
         if codec == Codec.ZSTD:
             return _stream(_cramjam().zstd, payload, limit)
     except (zlib.error, struct.error) as error:
@@ -158,6 +162,8 @@ def _gunzip(payload: memoryview, limit: int, members: int) -> tuple[Buffer, bool
 
 
 def _compress_lz4(payload: Buffer, level: int | None) -> bytes:
+    if level is None or level == _LZ4_FAST_LEVEL:
+        return _compress_lz4_fast(payload)
     # Independent blocks: Kafka's reader refuses frames whose blocks depend on each other. The
     # library makes such frames only while it holds the GIL; so each block is taken out of a frame
     # of its own.
@@ -171,6 +177,61 @@ def _compress_lz4(payload: Buffer, level: int | None) -> bytes:
         parts.append(frame[block : block + 4 + size])
     parts.append(_LZ4_END)
     return b"".join(parts)
+
+
+def _compress_lz4_fast(payload: Buffer) -> bytes:
+    compress_block = _cramjam().lz4.compress_block
+    view = memoryview(payload)
+    parts: list[Buffer] = [_LZ4_HEAD]
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
+        plain = view[start : start + _LZ4_BLOCK_BYTES]
+        block: Buffer = memoryview(compress_block(plain, store_size=False))
+        size = len(block)
+        if size >= len(plain):
+            # A block must not be larger than its bytes as they are.
+            block, size = plain, len(plain) | _LZ4_PLAIN_BIT
+        parts += (size.to_bytes(4, "little"), block)
+    parts.append(_LZ4_END)
+    return b"".join(parts)
+
+
+def _decompress_lz4(payload: memoryview, limit: int) -> tuple[Buffer, bool]:
+    """Decompress block by block what Java's writer and this module make: a third of the time that
+    the library needs for a frame. It has the word on each other frame, and on a damaged one."""
+    if payload[: len(_LZ4_HEAD)] == _LZ4_HEAD:
+        plain = _lz4_blocks(payload, limit)
+        if plain is not None:
+            return plain, True
+    return _stream(_cramjam().lz4, payload, limit)
+
+
+def _lz4_blocks(payload: memoryview, limit: int) -> bytes | None:
+    """Return what the blocks of one whole frame become; None where the library must decide."""
+    cramjam = _cramjam()
+    at, total = len(_LZ4_HEAD), 0
+    parts: list[bytes] = []
+    target = memoryview(bytearray(_LZ4_BLOCK_BYTES))
+    while total <= limit:
+        size = int.from_bytes(payload[at : at + 4], "little")
+        at += 4
+        if not size:
+            return b"".join(parts) if at == len(payload) else None
+        block = payload[at : at + (size & ~_LZ4_PLAIN_BIT)]
+        at += len(block)
+        if at + len(_LZ4_END) > len(payload) or not len(block):
+            return None
+        if size & _LZ4_PLAIN_BIT:
+            if len(block) > _LZ4_BLOCK_BYTES:
+                return None
+            parts.append(bytes(block))
+        else:
+            try:
+                size = cramjam.lz4.decompress_block_into(block, target, output_len=_LZ4_BLOCK_BYTES)
+            except cramjam.DecompressionError:
+                return None
+            parts.append(bytes(target[:size]))
+        total += len(parts[-1])
+    return None
 
 
 def _compress_xerial(payload: Buffer) -> bytes:

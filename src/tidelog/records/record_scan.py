@@ -2,12 +2,14 @@
 
 Owns which records a leader takes: what every reader reads alike. Reads some records at a time,
 about 1 µs each, so that an event loop can do other work between two calls. Trusts no field. Not the
-header by itself: see `batch`; not what a payload was compressed with: see `frames`.
+header by itself: see `batch`; not what a payload was compressed with: see `frames`; not the faster
+pass over records that have nothing unusual: see `plain_records`.
 """
 
 from __future__ import annotations
 
 from tidelog.records.batch import MAX_INT64, NO_TIMESTAMP, Buffer
+from tidelog.records.plain_records import pass_plain
 from tidelog.records.record import CorruptRecords
 
 COPIED_BYTES = 1024 * 1024
@@ -16,6 +18,12 @@ _NULL = 1
 """The zigzag of -1: no key, or no value."""
 
 MIN_INT64 = -(2**63)
+
+_MOST_OTHERS = 64
+"""Most records that are read one by one before plain ones are expected again."""
+
+FEW = 4
+"""So few are read as soon without a pass over the plain ones."""
 
 
 class RecordScan:
@@ -35,8 +43,10 @@ class RecordScan:
         "_first",
         "_headers",
         "_most",
+        "_others",
         "_payload",
         "_position",
+        "_until_plain",
         "index",
         "missing",
         "newest",
@@ -51,6 +61,8 @@ class RecordScan:
         self._most = most
         self._position = 0
         self._headers = self._end = 0  # headers left of the last record, and where that ends
+        self._others = 1
+        self._until_plain = count if count <= FEW else 0
         self.index = 0
         self.missing: list[int] = []
         self.newest = (NO_TIMESTAMP, 0)
@@ -63,7 +75,7 @@ class RecordScan:
                 if self._headers:
                     at_most = self._read_headers(at_most)
                 elif self.index < self._count:
-                    at_most = self._read_records(at_most)
+                    at_most = self._read_some(at_most)
                 else:
                     break
         except IndexError:
@@ -75,6 +87,28 @@ class RecordScan:
         if self.oldest[0] == MAX_INT64:
             self.oldest = NO_TIMESTAMP, 0
         return True
+
+    def _read_some(self, at_most: int) -> int:
+        """Pass over plain records, or read others; return what is left of ``at_most``."""
+        index = self.index
+        if index < self._until_plain:
+            now = min(at_most, self._until_plain - index)
+            return at_most - now + self._read_records(now)
+        keyed = len(self.missing) < self._most
+        place = self._position, index, *self.newest, *self.oldest
+        stop = min(self._count, index + at_most)
+        place = pass_plain(self._payload, place, stop, self._first, keyed)
+        self._position, self.index, newest, newest_at, oldest, oldest_at = place
+        self.newest, self.oldest = (newest, newest_at), (oldest, oldest_at)
+        self._check_times()
+        # A batch that has few of them must not pay for a pass at each record.
+        self._others = 1 if self.index > index else min(2 * self._others, _MOST_OTHERS)
+        self._until_plain = self.index + self._others
+        return at_most - (self.index - index)
+
+    def _check_times(self) -> None:
+        if self.newest[0] > MAX_INT64 or self.oldest[0] < MIN_INT64:
+            raise CorruptRecords("a record has a timestamp of more than 64 bits")
 
     def _read_records(self, at_most: int) -> int:
         """Read on, up to a record with headers; return what is left of ``at_most``."""
@@ -141,9 +175,8 @@ class RecordScan:
             position += 1
             if position != end:
                 raise CorruptRecords(f"the fields of record {index} do not fill its length")
-        if newest > MAX_INT64 or oldest < MIN_INT64:
-            raise CorruptRecords("a record has a timestamp of more than 64 bits")
         self.newest, self.oldest = (newest, newest_at), (oldest, oldest_at)
+        self._check_times()
         self._position, self.index = position, index + 1
         return at_most - (index + 1 - start)
 

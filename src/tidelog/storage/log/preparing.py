@@ -26,6 +26,7 @@ from tidelog.records.batch import (
 )
 from tidelog.storage.log.inspecting import (
     INSPECTED_BYTES,
+    REQUEST_BYTES_AT_ONCE,
     UNINSPECTED,
     BatchDemands,
     Batches,
@@ -68,12 +69,17 @@ def _inspected(
     batches: Batches, wanted: BatchDemands, allowance: InspectionAllowance | None
 ) -> Batches | Rejected:
     limit = INSPECTED_BYTES if allowance is None else limit_at_once(batches, wanted, allowance)
-    seen = (
-        finish(inspect(batches, wanted, InspectionAllowance(), limit=limit))
-        if limit
-        else UNINSPECTED
-    )
-    if allowance is not None and isinstance(seen, Rejected):
+    if not limit:
+        return UNINSPECTED
+    # Its own: the plain bytes of a request are counted where threads have to bear them.
+    used = InspectionAllowance()
+    seen = finish(inspect(batches, wanted, used, limit=limit))
+    if allowance is None:
+        return seen
+    allowance.at_once -= REQUEST_BYTES_AT_ONCE - used.at_once
+    if isinstance(seen, Rejected):
+        # Up to here the work was done, too.
+        allowance.at_once -= limit
         # Later the limit is higher.
         return UNINSPECTED if seen.error is ErrorCode.MESSAGE_TOO_LARGE else seen
     return seen
