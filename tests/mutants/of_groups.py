@@ -65,9 +65,9 @@ MUTANTS = (
     ),
     Mutant(
         "a refused write leaves its topic id for the offset in flight before it",
-        "src/tidelog/groups/table.py::GroupTable._release",
-        "                topic_ids.pop(0 if oldest else -1)\n",
-        "                topic_ids.pop(0)\n",
+        "src/tidelog/groups/offsets_in_flight.py::OffsetsInFlight.end",
+        "flying.popleft() if oldest else flying.pop()\n",
+        "flying.popleft()\n",
         SIGHTS,
     ),
     Mutant(
@@ -108,8 +108,8 @@ MUTANTS = (
     Mutant(
         "a commit below a position does not lower it",
         "src/tidelog/groups/offsets.py::commit_offsets",
-        "            if group.positions is not None:\n",
-        "            if False:\n",
+        "        if group.positions is not None:\n",
+        "        if False:\n",
         POSITIONS,
     ),
     Mutant(
@@ -167,5 +167,19 @@ MUTANTS = (
         "return len(group.offsets.get(topic, ())) + len(group.in_flight)",
         "return len(group.offsets.get(topic, ()))",
         "tests/unit/groups/test_removals.py",
+    ),
+    Mutant(
+        "a plain commit is taken for partitions that the broker does not know",
+        "src/tidelog/broker/coordinator/commit_fast_path.py::_read",
+        " and topic.partitions.keys() >= set(partitions)",
+        "",
+        "tests/broker/test_commit_fast_path.py",
+    ),
+    Mutant(
+        "offsets whose deltas take two bytes have the length of those with one",
+        "src/tidelog/groups/offset_columns.py::OffsetRecords.add_to",
+        "len(shown[0]) if shown else 0",
+        "1",
+        "tests/unit/groups/test_offset_columns.py",
     ),
 )

@@ -35,6 +35,7 @@ from tidelog.groups.events import (
     Tick,
 )
 from tidelog.groups.group import Group
+from tidelog.groups.offset_columns import columns_of, one_by_one
 from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset, FirstSight, encode
 from tidelog.groups.room import GroupRoom
 from tidelog.groups.settings import GroupRules, GroupSettings
@@ -117,7 +118,7 @@ class Driver:
         while self.in_flight and count > 0:
             count -= 1
             write = self.in_flight.popleft()
-            self.log.extend(encode(record) for record in write.records)
+            self.log.extend(encode(record) for record in one_by_one(write.records))
             self._perform(self.table.stored(write, self.now))
 
     def refuse(self, error: ErrorCode) -> None:
@@ -274,7 +275,7 @@ class Driver:
         host: str = "/127.0.0.1",
     ) -> int:
         pending_response = self.pending_response()
-        values = tuple(
+        values = columns_of(
             (TopicPartition(*at), CommittedOffset(offset, 7, metadata, topic_id=topic_id))
             for at, offset in offsets.items()
         )

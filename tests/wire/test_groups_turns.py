@@ -18,6 +18,7 @@ from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.groups import replay
 from tidelog.groups.events import CommitOffsets, Event
 from tidelog.groups.group import Group
+from tidelog.groups.offset_columns import columns_of
 from tidelog.groups.records import CommittedOffset, FirstSight, FirstSightRecord, OffsetRecord
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
@@ -59,7 +60,7 @@ def group_with(led: Led, topics: int, positions: int, committed_ms: int) -> Grou
 
 
 def commit_of(pending_response: Any, offsets: tuple[Any, ...]) -> Event:
-    return CommitOffsets(pending_response, "", None, -1, offsets)
+    return CommitOffsets(pending_response, "", None, -1, columns_of(offsets))
 
 
 def in_present_life(positions: int) -> list[tuple[TopicPartition, CommittedOffset]]:

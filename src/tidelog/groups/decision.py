@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.groups.events import OffsetsResult, PendingResponse, Result
+from tidelog.groups.offset_columns import OffsetRecords
 from tidelog.groups.records import Record
 from tidelog.model.effects import Answer, Effect, Note, Refusable
 from tidelog.model.errors import ErrorCode
@@ -52,7 +53,7 @@ class Write:
 
     key: str
     """The group's id."""
-    records: tuple[Record, ...]
+    records: tuple[Record | OffsetRecords, ...]
     answers: tuple[Answer, ...] = ()
     purpose: Purpose | None = None
 
@@ -85,7 +86,10 @@ class DecisionBuilder:
         self._effects.append(Note(message, {"group": self._group_id, **fields}))
 
     def write(
-        self, *records: Record, answers: tuple[Answer, ...] = (), purpose: Purpose | None = None
+        self,
+        *records: Record | OffsetRecords,
+        answers: tuple[Answer, ...] = (),
+        purpose: Purpose | None = None,
     ) -> None:
         """Add records to commit, and the ``answers`` after that."""
         self._writes.append(Write(self._group_id, records, answers, purpose))

@@ -6,12 +6,14 @@ Owns plain values. A ``pending_response`` is the handle by which the shell finds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from itertools import groupby
+from typing import NamedTuple, Self
 from uuid import UUID
 
-from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset
+from tidelog.groups.offset_columns import OffsetColumns
+from tidelog.groups.records import NO_TOPIC_ID
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -143,7 +145,7 @@ class CommitOffsets:
     member_id: str
     instance_id: str | None
     generation: int
-    offsets: tuple[tuple[TopicPartition, CommittedOffset], ...]
+    topics: tuple[OffsetColumns, ...]
     retention_ms: int = -1
     names_missing_group: bool = False
     client_host: str = ""
@@ -157,18 +159,58 @@ class DeleteOffsets:
     partitions: tuple[TopicPartition, ...]
 
 
+class TopicErrors(NamedTuple):
+    """The errors of partitions of one topic: one for all of them, or one for each."""
+
+    name: str
+    partitions: Sequence[int]
+    errors: ErrorCode | Sequence[ErrorCode] = ErrorCode.NONE
+
+    @property
+    def all_errors(self) -> Sequence[ErrorCode]:
+        """The error of each partition."""
+        errors = self.errors
+        return [errors] * len(self.partitions) if isinstance(errors, ErrorCode) else errors
+
+    def refused(self, error: ErrorCode) -> TopicErrors:
+        """Return the same with ``error`` in place of every success."""
+        errors = self.errors
+        if isinstance(errors, ErrorCode):
+            return self._replace(errors=errors or error)
+        return self._replace(errors=[one or error for one in errors])
+
+
+def errors_by_topic(
+    results: Iterable[tuple[TopicPartition, ErrorCode]],
+) -> tuple[TopicErrors, ...]:
+    """Return the errors of partitions, in their order: one for each run of a topic."""
+    return tuple(
+        TopicErrors(name, [tp.partition for tp, _ in run], [error for _, error in run])
+        for name, grouped in groupby(results, lambda result: result[0].topic)
+        for run in (list(grouped),)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetsResult(GroupResult):
     """The result of CommitOffsets and DeleteOffsets: an error for each partition, and one for
     all."""
 
     error: ErrorCode = ErrorCode.NONE
-    partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
+    topics: tuple[TopicErrors, ...] = ()
+
+    @property
+    def partitions(self) -> tuple[tuple[TopicPartition, ErrorCode], ...]:
+        """The error of each partition, in the order of the request."""
+        return tuple(
+            (TopicPartition(topic.name, partition), error)
+            for topic in self.topics
+            for partition, error in zip(topic.partitions, topic.all_errors, strict=True)
+        )
 
     def refused(self, error: ErrorCode) -> Self:
         """Return the result with ``error`` in place of every success."""
-        kept = tuple((tp, outcome or error) for tp, outcome in self.partitions)
-        return replace(self, partitions=kept)
+        return replace(self, topics=tuple(topic.refused(error) for topic in self.topics))
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +330,8 @@ def refuse(event: Event, error: ErrorCode) -> Result | None:
                 return LeaveResult(ErrorCode.NONE, refused)
             return LeaveResult(error)
         case CommitOffsets():
-            return OffsetsResult(partitions=tuple((tp, error) for tp, _ in event.offsets))
+            errors = (TopicErrors(asked.topic, asked.partitions, error) for asked in event.topics)
+            return OffsetsResult(topics=tuple(errors))
         case DeleteOffsets():
             return OffsetsResult(error)
         case ReportPositions():

@@ -24,7 +24,7 @@ Stable generation.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
@@ -34,6 +34,7 @@ from tidelog.groups.consumer_protocol import AWARE_PREFIX, PROTOCOL_TYPE, all_su
 from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.events import JoinedMember, PendingResponse
 from tidelog.groups.limits import text_bytes
+from tidelog.groups.offsets_in_flight import OffsetsInFlight
 from tidelog.groups.pending_removal import PendingRemoval
 from tidelog.groups.records import (
     CommittedOffset,
@@ -150,9 +151,7 @@ class Group:
     subscribed: frozenset[str] | None = None
     offsets: dict[str, dict[int, CommittedOffset]] = field(default_factory=dict)
     offset_count: int = 0
-    in_flight: dict[TopicPartition, list[UUID]] = field(default_factory=dict)
-    """The topic id of each offset in flight, in the order of the log, as in ``CommittedOffset``;
-    ``NO_TOPIC_ID`` for a removal."""
+    flying: OffsetsInFlight = field(default_factory=OffsetsInFlight)
     open_writes: int = 0
     recorded: bool = False
     removal: PendingRemoval | None = None
@@ -177,6 +176,11 @@ class Group:
             and not self.open_writes
             and not self.first_sights
         )
+
+    @property
+    def in_flight(self) -> Mapping[TopicPartition, Sequence[UUID]]:
+        """The topic ids of each partition with offsets in flight: see `offsets_in_flight`."""
+        return self.flying.by_partition()
 
     @property
     def held_bytes(self) -> int:

@@ -6,14 +6,23 @@ Source: KIP-211 and KIP-496 (deletion), KIP-320 (leader epochs), KIP-447 (stable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from uuid import UUID
 
 from tidelog.groups import first_sights, limits, pending_removal, removals
 from tidelog.groups.decision import DecisionBuilder
-from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult, PendingResponse
+from tidelog.groups.events import (
+    CommitOffsets,
+    DeleteOffsets,
+    OffsetsResult,
+    PendingResponse,
+    TopicErrors,
+    errors_by_topic,
+    refuse,
+)
 from tidelog.groups.group import Group, GroupState
+from tidelog.groups.offset_columns import OffsetColumns, OffsetRecords, one_by_one
 from tidelog.groups.records import NO_EXPIRY, NO_TOPIC_ID, CommittedOffset, OffsetRecord, Record
 from tidelog.model.configs.types import MAX_INT64
 from tidelog.model.effects import Answer
@@ -25,8 +34,9 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
     """Decide an OffsetCommit."""
     error = _why_no_commit(group, event)
     if error is not ErrorCode.NONE:
-        answers = tuple((tp, error) for tp, _ in event.offsets)
-        out.answer(event.pending_response, OffsetsResult(partitions=answers))
+        refusal = refuse(event, error)
+        assert isinstance(refusal, OffsetsResult)
+        out.answer(event.pending_response, refusal)
         return
     member = group.members.get(event.member_id)
     if member is not None:
@@ -36,49 +46,77 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
     if event.retention_ms >= 0:
         # A client may name any number, and a record has 64 bits for the moment.
         expires_ms = min(wall_ms + event.retention_ms, MAX_INT64)
-    most_metadata = min(
-        group.rules.settings.offset_metadata_max_bytes, limits.MAX_METADATA_OF_OFFSET_BYTES
-    )
-    records: list[Iterable[Record]] = []
-    plain: list[Record] = []
+    written: list[Iterable[Record | OffsetRecords]] = []
     # Positions of former topic ids are removed before commits of the next ones.
     former = 0
-    results: list[tuple[TopicPartition, ErrorCode]] = []
+    results: list[TopicErrors] = []
     begun: set[str] = set()
-    room = limits.MAX_OFFSETS - group.offset_count - len(group.in_flight)
-    for tp, offset in event.offsets:
-        is_known = tp.partition in group.offsets.get(tp.topic, ()) or tp in group.in_flight
-        if offset.metadata and len(offset.metadata.encode()) > most_metadata:
-            results.append((tp, ErrorCode.OFFSET_METADATA_TOO_LARGE))
-        elif not is_known and room <= 0:
-            results.append((tp, ErrorCode.INVALID_COMMIT_OFFSET_SIZE))
-        else:
-            room -= 0 if is_known else 1
-            if tp.topic not in begun:
-                begun.add(tp.topic)
-                more, before = first_sights.before_commit(group, tp.topic, offset.topic_id)
-                plain = []
-                records += (before, plain)
-                former += more
-            value = CommittedOffset(
-                offset.offset,
-                offset.leader_epoch,
-                offset.metadata,
-                wall_ms,
-                expires_ms,
-                offset.topic_id,
-            )
-            plain.append(OffsetRecord(group.group_id, tp.topic, tp.partition, value))
-            if group.positions is not None:
-                # It goes back below what it reported: gates have to wait for it again (promise 7).
-                group.positions.lower(tp, offset.offset)
-            results.append((tp, ErrorCode.NONE))
-    written = chain.from_iterable(records)
+    judge = _Judge(group, event)
+    for asked in event.topics:
+        errors = judge.errors_of(asked)
+        results.append(TopicErrors(asked.topic, asked.partitions, errors))
+        taken = asked
+        if not isinstance(errors, ErrorCode):
+            taken = asked.only([row for row, one in enumerate(errors) if one is ErrorCode.NONE])
+        if not len(taken):
+            continue
+        if taken.topic not in begun:
+            begun.add(taken.topic)
+            more, before = first_sights.before_commit(group, taken.topic, taken.topic_id)
+            written.append(before)
+            former += more
+        written.append((OffsetRecords(group.group_id, taken, wall_ms, expires_ms),))
+        if group.positions is not None:
+            # It goes back below what it reported: gates have to wait for it again (promise 7).
+            for partition, offset in zip(taken.partitions, taken.offsets, strict=True):
+                group.positions.lower(TopicPartition(taken.topic, partition), offset)
+    records = chain.from_iterable(written)
+    result = OffsetsResult(topics=tuple(results))
     if former <= pending_removal.PART:
-        _answer(event.pending_response, list(written), results, out)
+        _answer(event.pending_response, list(records), result, out)
         return
-    answer = Answer(event.pending_response, OffsetsResult(partitions=tuple(results)))
-    removals.begin(group, written, out, (answer,), whole=False)
+    answer = Answer(event.pending_response, result)
+    removals.begin(group, one_by_one(records), out, (answer,), whole=False)
+
+
+class _Judge:
+    """Which offsets of one commit a group takes, as far as each is judged alone."""
+
+    __slots__ = ("_group", "_most_metadata", "_room")
+
+    def __init__(self, group: Group, event: CommitOffsets) -> None:
+        self._group = group
+        self._most_metadata = min(
+            group.rules.settings.offset_metadata_max_bytes, limits.MAX_METADATA_OF_OFFSET_BYTES
+        )
+        self._room: int | None = None
+        """For offsets of new partitions; None: for all that the commit has."""
+        asked = sum(map(len, event.topics))
+        if group.offset_count + group.flying.count + asked > limits.MAX_OFFSETS:
+            self._room = limits.MAX_OFFSETS - group.offset_count - len(group.in_flight)
+
+    def errors_of(self, asked: OffsetColumns) -> ErrorCode | list[ErrorCode]:
+        """Return the error of each offset; NONE for all if none has any."""
+        if asked.metadata is None and self._room is None:
+            return ErrorCode.NONE
+        return list(self._one_by_one(asked))
+
+    def _one_by_one(self, asked: OffsetColumns) -> Iterator[ErrorCode]:
+        group, metadata = self._group, asked.metadata
+        stored = group.offsets.get(asked.topic, {})
+        for row, partition in enumerate(asked.partitions):
+            text = "" if metadata is None else metadata[row]
+            if text and len(text.encode()) > self._most_metadata:
+                yield ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            if self._room is not None and not (
+                partition in stored or TopicPartition(asked.topic, partition) in group.in_flight
+            ):
+                if self._room <= 0:
+                    yield ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+                    continue
+                self._room -= 1
+            yield ErrorCode.NONE
 
 
 def _why_no_commit(group: Group, event: CommitOffsets) -> ErrorCode:
@@ -156,17 +194,16 @@ def delete_offsets(group: Group, event: DeleteOffsets, out: DecisionBuilder) -> 
             removed.add(tp)
         results.append((tp, ErrorCode.NONE))
     records += first_sights.without_offsets(group, {tp.topic for tp in removed}, removed)
-    _answer(event.pending_response, records, results, out)
+    _answer(event.pending_response, records, OffsetsResult(topics=errors_by_topic(results)), out)
 
 
 def _answer(
     pending_response: PendingResponse,
-    records: list[Record],
-    results: list[tuple[TopicPartition, ErrorCode]],
+    records: Sequence[Record | OffsetRecords],
+    result: OffsetsResult,
     out: DecisionBuilder,
 ) -> None:
     """Answer each partition: once the records are committed, or now when there are none."""
-    result = OffsetsResult(partitions=tuple(results))
     if records:
         out.write(*records, answers=(Answer(pending_response, result),))
     else:

@@ -162,7 +162,7 @@ Record = OffsetRecord | GroupRecord | FirstSightRecord
 def encode(record: Record) -> tuple[bytes, bytes | None]:
     """Return the key and value of a record, in the versions that Kafka 3 and 4 write."""
     if isinstance(record, OffsetRecord):
-        place = _offset_key(record.group_id, record.topic) + _int32(record.partition)
+        place = offset_key(record.group_id, record.topic) + _int32(record.partition)
         return place, None if record.value is None else _offset_value(record.value)
     if isinstance(record, GroupRecord):
         key = FieldWriter().int16(GROUP_KEY_VERSION).string(record.group_id)
@@ -213,7 +213,7 @@ def _decode(key: FieldReader, value: FieldReader | None) -> Record | UnknownReco
 
 
 @lru_cache(64)
-def _offset_key(group_id: str, topic: str) -> bytes:
+def offset_key(group_id: str, topic: str) -> bytes:
     """Return the key of an offset without its partition: a commit has many of one topic."""
     return FieldWriter().int16(OFFSET_KEY_VERSIONS[-1]).string(group_id).string(topic).done()
 

@@ -9,19 +9,22 @@ from __future__ import annotations
 from tidelog.groups.decision import DecisionBuilder
 from tidelog.groups.first_sights import NO_ASSIGNMENT
 from tidelog.groups.group import Group, GroupState, Member
+from tidelog.groups.offset_columns import OffsetRecords
 from tidelog.groups.rebalancing import prepare_rebalance
 from tidelog.groups.records import (
     FirstSight,
     FirstSightRecord,
     GroupRecord,
-    OffsetRecord,
+    Record,
     StoredGeneration,
 )
 
 
-def apply(group: Group, record: OffsetRecord | GroupRecord | FirstSightRecord) -> None:
+def apply(group: Group, record: Record | OffsetRecords) -> None:
     """Apply one committed record to a group."""
-    if isinstance(record, GroupRecord):
+    if isinstance(record, OffsetRecords):
+        _put_offsets(group, record)
+    elif isinstance(record, GroupRecord):
         group.recorded = record.value is not None
     elif isinstance(record, FirstSightRecord):
         if record.value is None:
@@ -39,6 +42,15 @@ def apply(group: Group, record: OffsetRecord | GroupRecord | FirstSightRecord) -
         if sight is not None and value.topic_id is not sight.topic_id:
             value = value.with_topic_id(sight.topic_id)
         partitions[record.partition] = value
+
+
+def _put_offsets(group: Group, record: OffsetRecords) -> None:
+    columns = record.columns
+    partitions = group.offsets.setdefault(columns.topic, {})
+    sight, before = group.first_sights.get(columns.topic), len(partitions)
+    topic_id = columns.topic_id if sight is None else sight.topic_id
+    partitions.update(zip(columns.partitions, record.values(topic_id), strict=True))
+    group.offset_count += len(partitions) - before
 
 
 def _begin(group: Group, topic: str, sight: FirstSight) -> None:

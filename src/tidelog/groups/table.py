@@ -69,6 +69,7 @@ from tidelog.groups.events import (
 from tidelog.groups.group import Group
 from tidelog.groups.joining import join
 from tidelog.groups.leaving import heartbeat, leave
+from tidelog.groups.offset_columns import OffsetRecords, one_by_one
 from tidelog.groups.rebalancing import tick
 from tidelog.groups.records import (
     NO_TOPIC_ID,
@@ -91,7 +92,6 @@ from tidelog.groups.syncing import (
 )
 from tidelog.model.effects import Answer, Effect
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
 
 NEEDS_GROUP_ID = (Join, Sync, Heartbeat, Leave)
 """Requests that refuse the empty group id; offsets may be kept under it, as in Kafka."""
@@ -237,7 +237,8 @@ class GroupTable:
         self._release(group, write, oldest=False)
         out = DecisionBuilder(write.key)
         if isinstance(write.purpose, RemovePart | RemoveGroup):
-            removals.refused(group, write.records, error, now_ms, out)
+            records = tuple(one_by_one(write.records))
+            removals.refused(group, records, error, now_ms, out)
         delayed = self.delayed(write, error, now_ms)
         return GroupDecision((*out.decision().effects, *delayed.effects), delayed.writes)
 
@@ -381,11 +382,13 @@ class GroupTable:
         for write in out.written:
             group.open_writes += 1
             for record in write.records:
-                if isinstance(record, OffsetRecord):
-                    tp = TopicPartition(record.topic, record.partition)
+                if isinstance(record, OffsetRecords):
+                    columns = record.columns
+                    group.flying.add(columns.topic, columns.partitions, columns.topic_id)
+                elif isinstance(record, OffsetRecord):
                     value = record.value
                     topic_id = NO_TOPIC_ID if value is None else value.topic_id
-                    group.in_flight.setdefault(tp, []).append(topic_id)
+                    group.flying.add(record.topic, (record.partition,), topic_id)
                 elif isinstance(record, FirstSightRecord):
                     group.sights_in_flight.setdefault(record.topic, []).append(record.value)
         if group.moved or group.held_bytes != group.counted_bytes:
@@ -410,12 +413,10 @@ class GroupTable:
         was refused."""
         group.open_writes -= 1
         for record in write.records:
-            if isinstance(record, OffsetRecord):
-                tp = TopicPartition(record.topic, record.partition)
-                topic_ids = group.in_flight[tp]
-                topic_ids.pop(0 if oldest else -1)
-                if not topic_ids:
-                    del group.in_flight[tp]
+            if isinstance(record, OffsetRecords):
+                group.flying.end(record.columns.topic, oldest=oldest)
+            elif isinstance(record, OffsetRecord):
+                group.flying.end(record.topic, oldest=oldest)
             elif isinstance(record, FirstSightRecord):
                 flying = group.sights_in_flight[record.topic]
                 flying.pop(0 if oldest else -1)

@@ -94,6 +94,26 @@ def build_batch(
     return seal_batch(header, compress(codec, payload, level) if codec else payload)
 
 
+def build_encoded(payload: bytes, count: int, timestamp: int) -> bytes:
+    """Return one batch without compression of ``count`` encoded records, all of this time."""
+    header = BatchHeader(
+        base_offset=0,
+        length=0,
+        leader_epoch=-1,
+        magic=2,
+        crc=0,
+        attributes=0,
+        last_offset_delta=count - 1,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        record_count=count,
+    )
+    return seal_batch(header, payload)
+
+
 def recompress(
     header: BatchHeader,
     batch: Buffer,

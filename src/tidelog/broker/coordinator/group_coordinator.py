@@ -20,7 +20,7 @@ from tidelog.broker.coordinator.group_partition import GroupPartition
 from tidelog.broker.coordinator.parts import InParts
 from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.broker.coordinator.table import KeptTopic, Shell, TableKind
-from tidelog.groups import limits, records
+from tidelog.groups import limits, offset_columns, records
 from tidelog.groups.events import Event, Tick, refuse
 from tidelog.groups.first_sights import NO_ASSIGNMENT
 from tidelog.groups.placement import partition_for
@@ -82,6 +82,8 @@ class GroupCoordinator:
             new_table=partial(GroupTable, self._rules),
             place=partition_for,
             encode=records.encode,
+            payload_of=offset_columns.payload_of,
+            one_by_one=offset_columns.one_by_one,
             refuse=refuse_event,
             tick=Tick,
             own_part=self._own_part,

@@ -251,7 +251,10 @@ class LedPartition(Generic[TableT]):
         """Append the records of a write; with any error but NONE no record was appended."""
         wall_ms = self._clock.wall_ms()
         max_bytes = self.hosted.log.configs.max_message_bytes
-        buffer = batches_of(write.records, self._kind.encode, wall_ms, max_bytes)
+        kind = self._kind
+        buffer = batches_of(
+            write.records, kind.encode, wall_ms, max_bytes, kind.payload_of, kind.one_by_one
+        )
         if buffer is None:
             return ErrorCode.MESSAGE_TOO_LARGE
         result = self.hosted.append(buffer, wall_ms, from_client=False)

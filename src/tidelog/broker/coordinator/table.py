@@ -23,7 +23,7 @@ at once, appends its writes, and only then performs the next decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -209,3 +209,8 @@ class TableKind(Generic[TableT]):
     """Return the coordinator's own part of a led partition."""
     decided: Callable[[], None] = _nothing
     """Called after each request that a table has decided."""
+    payload_of: Callable[[Sequence[Any]], tuple[bytes, int]] | None = None
+    """Return the records of a write as those of one batch, all with its time, and their number;
+    None: ``encode`` makes all of them."""
+    one_by_one: Callable[[Sequence[Any]], Iterable[Any]] = iter
+    """Return the records of a write that ``encode`` takes: one may stand for many in the log."""

@@ -6,12 +6,12 @@ Owns the size of the batches. Not the append and what follows it: see ``led_part
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tidelog.broker.coordinator.table import TableWrite
 from tidelog.records.batch import HEADER_SIZE
-from tidelog.records.builder import NewRecord, build_batch
+from tidelog.records.builder import NewRecord, build_batch, build_encoded
 
 RECORD_OVERHEAD_BYTES = 32
 """Upper bound of what a record adds to its key and value: lengths, deltas, attributes."""
@@ -39,11 +39,20 @@ def batches_of(
     encode: Callable[[Any], tuple[bytes, bytes | None]],
     wall_ms: int,
     max_bytes: int,
+    payload_of: Callable[[Sequence[Any]], tuple[bytes, int]] | None = None,
+    one_by_one: Callable[[Sequence[Any]], Iterable[Any]] = iter,
 ) -> bytes | None:
-    """Return the records as batches of at most ``max_bytes``; None if one record is larger."""
+    """Return the records as batches of at most ``max_bytes``; None if one record is larger.
+
+    ``payload_of`` and ``one_by_one``: see ``TableKind``.
+    """
+    if payload_of is not None:
+        payload, count = payload_of(records)
+        if HEADER_SIZE + len(payload) <= max_bytes:
+            return build_encoded(payload, count, wall_ms)
     batches: list[list[NewRecord]] = [[]]
     room = max_bytes - HEADER_SIZE
-    for record in records:
+    for record in one_by_one(records):
         key, value = encode(record)
         size = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
         if size > max_bytes - HEADER_SIZE:

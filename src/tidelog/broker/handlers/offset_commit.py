@@ -11,6 +11,7 @@
   (``coordinator.parts``).
 - v9+: GROUP_ID_NOT_FOUND for a group that does not exist; ILLEGAL_GENERATION in older versions.
 - v10: topics by id (KIP-848); UNKNOWN_TOPIC_ID for each partition of an id without a topic here.
+- Plain requests have a fast path: ``coordinator.commit_fast_path``.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.coordinator import commit_fast_path
 from tidelog.broker.coordinator.parts import Answers, InParts
 from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.broker.coordinator.position_steps import answered, as_answers, is_long
 from tidelog.groups.events import CommitOffsets, OffsetsResult
+from tidelog.groups.offset_columns import columns_of
 from tidelog.groups.records import CommittedOffset
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -73,7 +76,7 @@ def _event(
         request.member_id,
         request.group_instance_id,
         request.generation_id_or_member_epoch,
-        named,
+        columns_of(named),
         request.retention_time_ms if context.version <= RETENTION_UNTIL else -1,
         names_missing_group=context.version >= NAMES_MISSING_GROUP_SINCE,
         client_host="/" + context.client_host,
@@ -135,4 +138,4 @@ def _answer(
     return _Partition(index, answers.errors.get((topic.name, index), answers.otherwise))
 
 
-HANDLER = Handler(ApiKey.OFFSET_COMMIT, Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.OFFSET_COMMIT, Scope.CLIENT, handle, direct=commit_fast_path.answer)
