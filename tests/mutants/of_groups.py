@@ -182,4 +182,18 @@ MUTANTS = (
         "1",
         "tests/unit/groups/test_offset_columns.py",
     ),
+    Mutant(
+        "the fast path of OffsetFetch does not know of births",
+        "src/tidelog/broker/coordinator/committed_fast_path.py::_may_be_judged",
+        "    return births.may_have_births(sight, topic.resize_epoch, len(topic.partitions) - 1)\n",
+        "    return False\n",
+        "tests/broker/test_committed_fast_path.py",
+    ),
+    Mutant(
+        "the fast path of OffsetFetch returns offsets of a former topic",
+        "src/tidelog/broker/coordinator/committed_fast_path.py::_committed",
+        "    if first_sights.is_former(group.first_sights.get(topic.name), topic.topic_id):\n",
+        "    if False:\n",
+        "tests/broker/test_committed_fast_path.py",
+    ),
 )

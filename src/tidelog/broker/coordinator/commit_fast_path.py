@@ -15,10 +15,18 @@ from uuid import UUID
 
 from tidelog.broker.coordinator.parts import PART
 from tidelog.broker.coordinator.pending_response import PendingResponse
+from tidelog.broker.coordinator.plain_requests import (
+    NO_TAGS,
+    UNREADABLE,
+    NotPlain,
+    after_no_tags,
+    array_length,
+    length_at,
+    text_reader,
+)
 from tidelog.groups.events import CommitOffsets, OffsetsResult
 from tidelog.groups.offset_columns import OffsetColumns
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol.primitives import DecodeError, read_uvarint, uvarint
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,9 +39,7 @@ if TYPE_CHECKING:
 OLDEST, FLEXIBLE_SINCE, BY_ID_SINCE = 6, 8, 10
 INSTANCES_SINCE, NAMES_MISSING_GROUP_SINCE = 7, 9
 
-_int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
-_put_int32 = struct.Struct(">i").pack
 _put_head = struct.Struct(">ii").pack
 
 PARTITION_BYTES = 18
@@ -49,10 +55,6 @@ class CommitNeeds(Protocol):
 
     coordinator: Coordinator[GroupTable]
     metadata: MetadataCache
-
-
-class _Refused(Exception):
-    """The request is not plain."""
 
 
 class _Topic(NamedTuple):
@@ -75,7 +77,7 @@ def answer(
         return None
     try:
         group_id, event, topics = _read(broker, request, position, version, client)
-    except (_Refused, struct.error, LookupError, ValueError, DecodeError):
+    except UNREADABLE:
         return None
     broker.coordinator.decide(group_id, event)
     pending_response: Any = event.pending_response
@@ -88,10 +90,10 @@ def answer(
 def _read(
     broker: CommitNeeds, frame: memoryview, position: int, version: int, client: Peer
 ) -> tuple[str, CommitOffsets, list[_Topic]]:
-    """Return the group, the event and the topics of a plain request. Raises _Refused, and what
+    """Return the group, the event and the topics of a plain request. Raises NotPlain, and what
     reading beyond the end raises."""
     flexible = version >= FLEXIBLE_SINCE
-    text = _compact_text if flexible else _text
+    text = text_reader(flexible)
     plain = NO_METADATA_COMPACT if flexible else NO_METADATA
     group_id, position = text(frame, position)
     (generation,) = _int32(frame, position)
@@ -99,9 +101,9 @@ def _read(
     instance_id = None
     if version >= INSTANCES_SINCE:
         instance_id, position = text(frame, position)
-    count, position = _length(frame, position, flexible)
+    count, position = length_at(frame, position, flexible)
     if group_id is None or member_id is None or not 0 < count <= PART:
-        raise _Refused
+        raise NotPlain
     columns: list[OffsetColumns] = []
     topics: list[_Topic] = []
     left = PART
@@ -115,26 +117,26 @@ def _read(
             name, position = text(frame, position)
         named = bytes(frame[begin:position])
         topic = broker.metadata.topic(name) if name else None
-        size, position = _length(frame, position, flexible)
+        size, position = length_at(frame, position, flexible)
         left -= 1 + size
         if topic is None or name is None or size <= 0 or left < 0:
-            raise _Refused
+            raise NotPlain
         # A later incarnation may have the name of an id by now.
         if version >= BY_ID_SINCE and topic.topic_id.bytes != named:
-            raise _Refused
+            raise NotPlain
         rows = _rows(size)(frame, position)
         position += size * PARTITION_BYTES
         partitions = rows[::4]
         if not (plain.issuperset(rows[3::4]) and topic.partitions.keys() >= set(partitions)):
-            raise _Refused
+            raise NotPlain
         if flexible:
-            position = _without_tags(frame, position)
+            position = after_no_tags(frame, position)
         columns.append(OffsetColumns(name, topic.topic_id, partitions, rows[1::4], rows[2::4]))
         topics.append(_Topic(named, partitions))
     if flexible:
-        position = _without_tags(frame, position)
+        position = after_no_tags(frame, position)
     if position != len(frame):
-        raise _Refused
+        raise NotPlain
     event = CommitOffsets(
         PendingResponse(),
         member_id,
@@ -150,7 +152,7 @@ def _read(
 def _frame(version: int, correlation_id: int, topics: list[_Topic], result: OffsetsResult) -> bytes:
     """Return the response: its topics are those of the result, in the order of the request."""
     flexible = version >= FLEXIBLE_SINCE
-    size = _compact_size if flexible else _put_int32
+    size = partial(array_length, flexible=flexible)
     parts = [size(len(topics))]
     for topic, outcome in zip(topics, result.topics, strict=True):
         parts += (topic.named, size(len(topic.partitions)))
@@ -160,14 +162,13 @@ def _frame(version: int, correlation_id: int, topics: list[_Topic], result: Offs
             one = _ONE_COMPACT if flexible else _ONE
             parts += map(one, topic.partitions, outcome.all_errors)
         if flexible:
-            parts.append(_NO_TAGS)
+            parts.append(NO_TAGS)
     # The throttle time, which is 0; in front of it flexible headers have no tags.
     head = bytes(5 if flexible else 4)
-    body = b"".join(parts) + (_NO_TAGS if flexible else b"")
+    body = b"".join(parts) + (NO_TAGS if flexible else b"")
     return _put_head(4 + len(head) + len(body), correlation_id) + head + body
 
 
-_NO_TAGS = b"\0"
 _ONE = struct.Struct(">ih").pack
 _ONE_COMPACT = struct.Struct(">ihx").pack
 
@@ -182,44 +183,3 @@ def _rows(count: int) -> Any:
 def _successes(count: int, flexible: bool) -> Any:
     """Return what writes so many partitions without an error: zeros are padding."""
     return struct.Struct(">" + ("i3x" if flexible else "i2x") * count).pack
-
-
-def _compact_size(count: int) -> bytes:
-    return uvarint(count + 1)
-
-
-def _length(frame: memoryview, position: int, flexible: bool) -> tuple[int, int]:
-    if not flexible:
-        return _int32(frame, position)[0], position + 4
-    length = frame[position]
-    position += 1
-    if length > 127:
-        length, position = read_uvarint(frame, position, length)
-    return length - 1, position
-
-
-def _compact_text(frame: memoryview, position: int) -> tuple[str | None, int]:
-    length, position = _length(frame, position, True)
-    return _text_of(frame, position, length)
-
-
-def _text(frame: memoryview, position: int) -> tuple[str | None, int]:
-    (length,) = _int16(frame, position)
-    return _text_of(frame, position + 2, length)
-
-
-def _text_of(frame: memoryview, position: int, length: int) -> tuple[str | None, int]:
-    if length < 0:
-        if length != -1:
-            raise _Refused
-        return None, position
-    stop = position + length
-    if stop > len(frame):
-        raise _Refused
-    return str(frame[position:stop], "utf-8"), stop
-
-
-def _without_tags(frame: memoryview, position: int) -> int:
-    if frame[position]:
-        raise _Refused
-    return position + 1

@@ -16,6 +16,7 @@
   leader is asked, and the controller whether a partition exists that this broker does not know;
   without their responses the group gets COORDINATOR_LOAD_IN_PROGRESS. It gets that as well when the
   leader of a retired partition has another one of that number, newer than this broker's metadata.
+- Plain requests have a fast path: ``coordinator.committed_fast_path``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.coordinator import committed_fast_path
 from tidelog.groups import births, retention
 from tidelog.groups.records import NO_LEADER_EPOCH, CommittedOffset
 from tidelog.model.api_keys import ApiKey
@@ -284,4 +286,4 @@ def _add_expiry(group: Group | None, name: str, parts: list[Any], committed: Fou
             part.expires_ms = retention.expiry_of(group, name, offset)
 
 
-HANDLER = Handler(ApiKey.OFFSET_FETCH, Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.OFFSET_FETCH, Scope.CLIENT, handle, direct=committed_fast_path.answer)

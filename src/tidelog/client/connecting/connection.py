@@ -242,7 +242,7 @@ class ClientConnection:
         Raises ConnectionLost (RequestTimedOut, InvalidAnswer among them), VersionUnsupported.
         """
         taken = len(self._pending) + self._granted
-        # Behind those that wait, even if a place is free: they are given theirs first.
+        # After those that wait, even if a place is free: they are given theirs first.
         if self._reason is None and (self._paused or self._waiting or taken >= self._limit):
             place = self._loop.create_future()
             self._waiting.append(place)
