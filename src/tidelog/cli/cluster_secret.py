@@ -16,6 +16,7 @@ import logging
 import os
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tidelog.model.addresses import is_loopback, why_secret_first
 from tidelog.model.configs.server import ServerConfigs
@@ -34,8 +35,7 @@ OTHERS = 0o007
 def secret_for(configs: ServerConfigs, seams: Seams) -> ClusterSecret | None:
     """Return the secret of a starting process. Raises SecretRefused with one line."""
     path = configs.cluster_secret_file
-    if not path and _is_all_of_a_cluster(configs):
-        path = _own_secret(configs)
+    path = path or own_secret(configs)
     if not path:
         for listener in configs.listeners:
             if not is_loopback(listener.host):
@@ -55,6 +55,16 @@ def secret_for(configs: ServerConfigs, seams: Seams) -> ClusterSecret | None:
             "set it to false when every process of the cluster has the secret"
         )
     return secret
+
+
+def with_secret(worker: ServerConfigs, whole: ServerConfigs) -> ServerConfigs:
+    """Return the configuration of a worker with the secret that all workers of a file share.
+
+    It is that of the file, or the one that a process with the file alone would create. Raises
+    SecretRefused.
+    """
+    path = own_secret(whole)
+    return worker if path is None else replace(worker, cluster_secret_file=path)
 
 
 def why_open_to_others(path: str) -> str | None:
@@ -77,20 +87,24 @@ def _is_all_of_a_cluster(configs: ServerConfigs) -> bool:
     return configs.is_broker and configs.is_controller and embedded
 
 
-def _own_secret(configs: ServerConfigs) -> str | None:
+def own_secret(configs: ServerConfigs) -> str | None:
     """Return the file of the secret that this process created, now or earlier; None for none.
+
+    Raises SecretRefused.
 
     The store of a version without secrets may have other brokers: a secret of this process's own
     would lock them out.
     """
-    # Imported here: a process with only the broker role has no store.
-    from tidelog.metadata import layout
-    from tidelog.metadata.sqlite import names_below
-
+    if configs.cluster_secret_file or not _is_all_of_a_cluster(configs):
+        return None
     for folder in configs.log_dirs:
         path = os.path.join(folder, FILE_NAME)
         if os.path.exists(path):
             return path
+    # Imported here: a process with only the broker role has no store.
+    from tidelog.metadata import layout
+    from tidelog.metadata.sqlite import names_below
+
     store = configs.metadata_store.removeprefix(SQLITE)
     brokers = names_below(store, layout.BROKERS)
     others = None if brokers is None else sorted(set(brokers) - {str(configs.node_id)})

@@ -17,6 +17,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,6 +28,7 @@ from tidelog.cli.server_arguments import parse
 from tidelog.model.configs.file_names import without_effect
 from tidelog.model.configs.properties import parse_properties
 from tidelog.model.configs.server import ServerConfigs, from_mapping
+from tidelog.model.configs.types import InvalidConfig
 from tidelog.runtime import descriptors
 from tidelog.runtime import loop as runtime_loop
 from tidelog.runtime.disk import keep_from_others
@@ -35,6 +37,8 @@ from tidelog.runtime.seams import Seams
 from tidelog.version import __version__
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from prometheus_client.registry import Collector
 
     from tidelog.broker.process import BrokerProcess
@@ -54,7 +58,7 @@ def main(arguments: list[str]) -> int:
     """Run a server until a signal stops it; return the exit status."""
     options = parse(arguments)
     try:
-        configs = from_mapping(_texts(options.file, options.override))
+        configs = _configs(options)
         if not isinstance(configs, ServerConfigs):
             for refused in configs:
                 print_error(f"{options.file}: {refused.sentence}")
@@ -63,13 +67,42 @@ def main(arguments: list[str]) -> int:
         # Imported here: a wrong file is refused without waiting for this import.
         from tidelog.observe import logs
 
-        logs.configure(line_format=configs.logging_format)
+        supervises = options.workers is not None and options.worker is None
+        worker = configs.node_id if options.worker is not None else None
+        logs.configure(line_format=configs.logging_format, worker=worker)
         keep_from_others()
+        if supervises:
+            from tidelog.cli.workers import supervise
+
+            supervise(configs, options)
+            return 0
         process = _Process(configs, options.until_stdin_closes, is_new=options.new_cluster)
         runtime_loop.run(process.run())
     except Failed as error:
         return error.show()
     return 0
+
+
+def _configs(options: Namespace) -> ServerConfigs | tuple[InvalidConfig, ...]:
+    """Return the configuration of this process: that of the file, or of one of its workers; for
+    the supervisor of the workers that of the file. Raises Failed."""
+    texts = _texts(options.file, options.override)
+    if options.workers is None:
+        return from_mapping(texts)
+    from tidelog.model.configs.workers import of_workers
+
+    made = of_workers(texts, options.workers, socket.gethostname())
+    whole = from_mapping(texts)
+    refusals = tuple(one for one in made if isinstance(one, InvalidConfig))
+    if refusals or options.worker is None or not isinstance(whole, ServerConfigs):
+        return refusals or whole
+    from tidelog.cli.cluster_secret import with_secret
+    from tidelog.runtime.cluster_secret import SecretRefused
+
+    try:
+        return with_secret(made[options.worker], whole)
+    except SecretRefused as error:
+        raise Failed(str(error)) from error
 
 
 def _texts(path: str, overrides: list[str]) -> dict[str, str]:

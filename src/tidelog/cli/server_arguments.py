@@ -18,10 +18,16 @@ if TYPE_CHECKING:
     import click
 
 OVERRIDE, UNTIL, NEW = "--override", "--until-stdin-closes", "--new-cluster"
+WORKERS, WORKER = "--workers", "--worker"
+MOST_WORKERS = 128
+"""More than any machine has cores for."""
+
 FILE_HELP = "properties file, in the syntax of Kafka's servers"
 HELP = {
     OVERRIDE: "a configuration that overrides the file; may be repeated",
     UNTIL: "also stop when standard input ends, that is, when the parent process is gone",
+    WORKERS: "run so many brokers of this machine from the file, and keep them running",
+    WORKER: "run only this one of the workers, from 0: for a service of its own",
     NEW: "no process of this cluster ever ran: an empty store needs no further proof of that",
 }
 
@@ -37,9 +43,21 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         OVERRIDE, action="append", default=[], metavar="NAME=VALUE", help=HELP[OVERRIDE]
     )
+    parser.add_argument(WORKERS, type=_workers, metavar="N", help=HELP[WORKERS])
+    parser.add_argument(WORKER, type=int, metavar="K", help=HELP[WORKER])
     parser.add_argument(UNTIL, action="store_true", help=HELP[UNTIL])
     parser.add_argument(NEW, action="store_true", help=HELP[NEW])
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.worker is not None and not 0 <= options.worker < (options.workers or 0):
+        parser.error(f"{WORKER} {options.worker}: say {WORKERS} N, and a worker from 0 to N - 1")
+    return options
+
+
+def _workers(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"{number} is not from 1 to {MOST_WORKERS}")
+    return number
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,9 +84,16 @@ def as_command(serve: Callable[[list[str]], int]) -> click.Command:
     import click
 
     def callback(
-        file: str, override: tuple[str, ...], until_stdin_closes: bool, new_cluster: bool
+        file: str,
+        override: tuple[str, ...],
+        workers: int | None,
+        worker: int | None,
+        until_stdin_closes: bool,
+        new_cluster: bool,
     ) -> int:
         words = [word for pair in override for word in (OVERRIDE, pair)]
+        numbers = ((WORKERS, workers), (WORKER, worker))
+        words += [x for name, n in numbers if n is not None for x in (name, str(n))]
         words += [word for word, on in ((UNTIL, until_stdin_closes), (NEW, new_cluster)) if on]
         return serve([file, *words])
 
@@ -79,6 +104,8 @@ def as_command(serve: Callable[[list[str]], int]) -> click.Command:
         params=[
             click.Argument(["file"], type=click.Path()),
             click.Option([OVERRIDE], multiple=True, metavar="NAME=VALUE", help=HELP[OVERRIDE]),
+            click.Option([WORKERS], type=int, metavar="N", help=HELP[WORKERS]),
+            click.Option([WORKER], type=int, metavar="K", help=HELP[WORKER]),
             click.Option([UNTIL], is_flag=True, help=HELP[UNTIL]),
             click.Option([NEW], is_flag=True, help=HELP[NEW]),
         ],

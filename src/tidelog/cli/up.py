@@ -58,6 +58,13 @@ HIGHEST_PORT = 65535
 @click.option("--port", type=click.IntRange(0, 65535), default=9092, show_default=True)
 @click.option("--store", default="sqlite", show_default=True, help="sqlite or zookeeper://…")
 @click.option("--config", multiple=True, metavar="NAME=VALUE", help="A server configuration.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Brokers of each machine; then --brokers is the number of machines.",
+)
 @click.option("--restart", is_flag=True, help="Restart a process that has died.")
 def command(
     brokers: int,
@@ -66,17 +73,19 @@ def command(
     port: int,
     store: str,
     config: tuple[str, ...],
+    workers: int,
     restart: bool,
 ) -> None:
     """Run a development cluster until Ctrl-C or SIGTERM."""
-    if port + brokers - 1 > HIGHEST_PORT:
-        raise WrongUsage(f"--port {port}: {brokers} brokers need ports above {HIGHEST_PORT}")
+    if port + brokers * workers - 1 > HIGHEST_PORT:
+        sentence = f"--port {port}: {brokers * workers} brokers need ports above {HIGHEST_PORT}"
+        raise WrongUsage(sentence)
     check_store(store, controllers)
     configs = key_values(config, "--config")
     if (why_not := why_not_config(configs)) is not None:
         raise WrongUsage(why_not)
     folder = data.absolute()
-    plan = ClusterPlan(folder, brokers, controllers, port, store, configs)
+    plan = ClusterPlan(folder, brokers, controllers, port, store, configs, workers)
     if wrong := invalid_configs(plan):
         for line in wrong[:-1]:
             print_error(line)

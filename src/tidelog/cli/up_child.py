@@ -1,7 +1,8 @@
-"""One child process of ``tidelog up``: its start, ready line, errors and end.
+"""One child process of ``tidelog up`` or of ``--workers``: its start, ready line, errors and end.
 
 Owns one ``tidelog server`` whose standard input this process holds open, so that it stops cleanly
-even when this process is killed. Not the set of children and the effect of a death: see ``up``.
+even when this process is killed. Not the set of children and the effect of a death: see ``up`` and
+``workers``.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from tidelog.cli.output import note
 from tidelog.cli.refusal import Failed
-from tidelog.cli.up_files import Address, ClusterPlan, ClusterProcess, server_properties
-from tidelog.storage.names import LOCK
+from tidelog.cli.up_files import Address, ClusterProcess
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -40,6 +41,27 @@ class Ready:
     controller: Address | None
     metrics: Address | None
     serves: bool = True
+
+
+class ChildPlan(Protocol):
+    """The files of children, and how each is started."""
+
+    def file_of(self, member: ClusterProcess) -> Path:
+        """Return the properties file of a child."""
+
+    def log_of(self, member: ClusterProcess) -> Path | None:
+        """Return the file that takes its standard error; None: that of this process."""
+
+    def lock_of(self, member: ClusterProcess) -> Path | None:
+        """Return a lock file that names a process started by hand in its place, if one can be."""
+
+    def write_file(
+        self, member: ClusterProcess, controllers: Sequence[Address], controller_port: int
+    ) -> None:
+        """Write the file of its next start, if it is not the operator's own. Raises OSError."""
+
+    def arguments(self, member: ClusterProcess) -> Sequence[str]:
+        """Return the arguments of its ``tidelog server`` after the file."""
 
 
 def parse_ready(line: str) -> Ready | None:
@@ -91,14 +113,23 @@ def _last_lines(log: Path, size: int, begin: int = 0) -> list[str]:
 class Child:
     """One process of the plan. Its addresses stay the same after a restart."""
 
-    def __init__(self, plan: ClusterPlan, member: ClusterProcess) -> None:
+    def __init__(
+        self,
+        plan: ChildPlan,
+        member: ClusterProcess,
+        *,
+        start_s: float | None = START_TIMEOUT_S,
+        stop_s: float = STOP_TIMEOUT_S,
+    ) -> None:
+        """``start_s`` is None for a start that may recover large logs, however long that takes."""
         self.member = member
+        self._start_s, self._stop_s = start_s, stop_s
         self.ready: Ready | None = None
         """Its last ready line."""
         self.reason: str | None = None
         """Why its last start failed by itself; None when it did not, or was killed meanwhile."""
         self._plan = plan
-        self.log = plan.folder / f"node-{member.node_id}.log"
+        self.log = plan.log_of(member)
         self._log_begin = 0
         self._process: asyncio.subprocess.Process | None = None
 
@@ -114,9 +145,9 @@ class Child:
 
         Such a process holds the lock of the child's log directory.
         """
-        if self.pid is not None or not self.member.is_broker:
+        lock = self._plan.lock_of(self.member)
+        if self.pid is not None or lock is None:
             return None
-        lock = self._plan.folder / f"broker-{self.member.node_id}" / LOCK
         try:
             pid = int(lock.read_text())
             os.kill(pid, 0)
@@ -127,13 +158,13 @@ class Child:
     @property
     def file(self) -> Path:
         """The properties file of its last start; a user can start it by hand with this file."""
-        return self._plan.folder / f"node-{self.member.node_id}.properties"
+        return self._plan.file_of(self.member)
 
     def write_file(self, controllers: Sequence[Address]) -> None:
         """Write the file of its next start, with the port that clients know. Raises OSError."""
         former = self.ready.controller if self.ready is not None else None
         position = former[1] if former is not None else 0
-        self.file.write_text(server_properties(self._plan, self.member, controllers, position))
+        self._plan.write_file(self.member, controllers, position)
 
     async def start(self, controllers: Sequence[Address], *, is_new: bool = False) -> None:
         """Start it and wait for its ready line, whether it serves or waits for metadata.
@@ -143,8 +174,9 @@ class Child:
         """
         self.reason = None
         self.write_file(controllers)
-        with self.log.open("ab") as log:
-            self._log_begin = log.tell()
+        with contextlib.ExitStack() as opened:
+            log = None if self.log is None else opened.enter_context(self.log.open("ab"))
+            self._log_begin = 0 if log is None else log.tell()
             process = self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 # A module of the working folder must not take the place of one of Python's.
@@ -154,6 +186,7 @@ class Child:
                 "server",
                 str(self.file),
                 "--until-stdin-closes",
+                *self._plan.arguments(self.member),
                 *(("--new-cluster",) if is_new else ()),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -162,10 +195,10 @@ class Child:
                 start_new_session=True,
             )
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
+            async with asyncio.timeout(self._start_s):
                 ready = await _read_line(process)
         except TimeoutError:
-            self.reason = f"not ready within {START_TIMEOUT_S:.0f} s; {self._last_words()}"
+            self.reason = f"not ready within {self._start_s:.0f} s; {self._last_words()}"
             raise Failed(self.reason) from None
         if ready is None:
             how = await self.death()
@@ -217,19 +250,21 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
+            async with asyncio.timeout(self._stop_s):
                 await process.wait()
         except TimeoutError:
-            note(f"{self.member} did not stop within {STOP_TIMEOUT_S:.0f} s: killing it")
+            note(f"{self.member} did not stop within {self._stop_s:.0f} s: killing it")
             await self.kill()
 
     def complaint(self) -> str | None:
         """The last error of its log since its start, prefixed with its name; None without one."""
-        complaint = complaint_in(self.log, self._log_begin)
+        complaint = None if self.log is None else complaint_in(self.log, self._log_begin)
         return None if complaint is None else f"{self.member}: {complaint}"
 
     def _last_words(self) -> str:
         """Return the child's own error line, or the path of its log."""
+        if self.log is None:
+            return "its reason is in the lines above"
         return error_in(self.log) or f"see {self.log}"
 
 

@@ -16,11 +16,14 @@ from pathlib import Path
 
 from tidelog.cli.cluster_secret import FILE_NAME
 from tidelog.model.configs.server import load
+from tidelog.model.racks import within
+from tidelog.storage.names import LOCK
 
 HOST = "127.0.0.1"
 FIRST_CONTROLLER_ID = 101
 MOST_REPLICAS = 3
-"""Replication factors default to this, or to the number of brokers if that is smaller."""
+"""Replication factors default to this, or to the number of brokers, or machines, if that is
+smaller."""
 
 Address = tuple[str, int]
 
@@ -63,12 +66,16 @@ def invalid_configs(plan: ClusterPlan) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ClusterProcess:
-    """One process: its id, its roles, and its port for clients (0: any free port)."""
+    """One process: its id, its roles, and its port for clients (0: any free port).
+
+    ``machine`` is the number of the machine that a broker is said to be on; 0 without machines.
+    """
 
     node_id: int
     is_broker: bool = True
     is_controller: bool = False
     port: int = 0
+    machine: int = 0
 
     def __str__(self) -> str:
         return f"{'broker' if self.is_broker else 'controller'} {self.node_id}"
@@ -76,7 +83,10 @@ class ClusterProcess:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """The whole cluster. `store` is "sqlite" or a "zookeeper://…" address."""
+    """The whole cluster. `store` is "sqlite" or a "zookeeper://…" address.
+
+    With more than one of `workers`, each of the `brokers` is a machine with so many of them.
+    """
 
     folder: Path
     brokers: int = 1
@@ -84,14 +94,44 @@ class ClusterPlan:
     port: int = 0
     store: str = "sqlite"
     configs: Mapping[str, str] = field(default_factory=dict)
+    workers: int = 1
+
+    def file_of(self, member: ClusterProcess) -> Path:
+        """Return the properties file of a process: each is written again for a start."""
+        return self.folder / f"node-{member.node_id}.properties"
+
+    def log_of(self, member: ClusterProcess) -> Path:
+        """Return its log."""
+        return self.folder / f"node-{member.node_id}.log"
+
+    def lock_of(self, member: ClusterProcess) -> Path | None:
+        """Return the lock file of a broker's log directory."""
+        return self.folder / f"broker-{member.node_id}" / LOCK if member.is_broker else None
+
+    def write_file(
+        self, member: ClusterProcess, controllers: Sequence[Address], controller_port: int
+    ) -> None:
+        """Write the properties file. Raises OSError."""
+        text = server_properties(self, member, controllers, controller_port)
+        self.file_of(member).write_text(text)
+
+    def arguments(self, member: ClusterProcess) -> Sequence[str]:
+        """Return none: the file says everything."""
+        return ()
 
     def members(self) -> list[ClusterProcess]:
         """Return all processes, controllers first."""
         embedded = self.store == "sqlite"
-        ids = range(1, self.brokers + 1)
+        # The first workers of all machines come first: their ids stay when workers are added.
+        ids = range(1, self.brokers * self.workers + 1)
         ports = [self.port + node_id - 1 if self.port else 0 for node_id in ids]
         brokers = [
-            ClusterProcess(node_id, is_controller=embedded and node_id == 1, port=port)
+            ClusterProcess(
+                node_id,
+                is_controller=embedded and node_id == 1,
+                port=port,
+                machine=(node_id - 1) % self.brokers + 1 if self.workers > 1 else 0,
+            )
             for node_id, port in zip(ids, ports, strict=True)
         ]
         alone = range(FIRST_CONTROLLER_ID, FIRST_CONTROLLER_ID + self.controllers)
@@ -141,6 +181,8 @@ def server_properties(
         values["controller.quorum.bootstrap.servers"] = addresses
     values["listeners"] = ",".join(listeners)
     values.update(plan.configs)
+    if member.machine:
+        values["broker.rack"] = within(plan.configs.get("broker.rack"), f"machine-{member.machine}")
     # In Java's properties a backslash begins an escape.
     return "".join(
         f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in values.items()

@@ -39,15 +39,19 @@ LOGFMT, JSON = "logfmt", "json"
 
 
 def configure(
-    level: str = "INFO", stream: TextIO | None = None, *, line_format: str = LOGFMT
+    level: str = "INFO",
+    stream: TextIO | None = None,
+    *,
+    line_format: str = LOGFMT,
+    worker: int | None = None,
 ) -> None:
     """Send every log record of this process to ``stream`` (standard error) as one line of
-    ``LOGFMT`` or ``JSON``."""
+    ``LOGFMT`` or ``JSON``; with ``worker`` each line names this broker among those of a stream."""
     with _no_rich():
         import structlog
 
     # The order for a reader; JSON has it, too.
-    first = ["ts", "level", "logger", "event"]
+    first = ["ts", "level", "logger", *(("worker",) if worker is not None else ()), "event"]
     as_text = structlog.processors.LogfmtRenderer(key_order=first)
     formatter = structlog.stdlib.ProcessorFormatter(
         pass_foreign_args=True,
@@ -56,6 +60,7 @@ def configure(
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
+            *([_of_worker(worker)] if worker is not None else []),
             structlog.stdlib.ExtraAdder(),
         ],
         processors=[
@@ -74,6 +79,14 @@ def configure(
     logging.getLogger("asyncio").setLevel("WARNING")
     # It logs each attempt, 60 kB a minute; ``metadata.zookeeper`` logs the outcomes.
     logging.getLogger("kazoo").setLevel("ERROR")
+
+
+def _of_worker(worker: int) -> Callable[[Any, str, Any], Any]:
+    def name(_logger: Any, _method: str, line: Any) -> Any:
+        line["worker"] = worker
+        return line
+
+    return name
 
 
 def _named_arguments(_logger: Any, _method: str, line: Any) -> Any:

@@ -1,0 +1,119 @@
+"""Metrics and health of several processes on one page: those of the workers of a machine.
+
+Owns the sum, and the requests to the workers' own endpoints. Not the endpoint: see ``endpoint``.
+A sample is added to those of the same name and labels; of the gauges of ``LARGEST`` the largest
+counts. A worker that does not respond within ``PAGE_S`` is left out and has
+``tidelog_worker_up`` 0.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+PAGE_S = 5.0
+"""How long a worker may take to respond."""
+
+AT_ONCE = 16
+"""Workers that are asked at the same time."""
+
+LARGEST = ("offset", "highwatermark", "_start_time_seconds", "_epoch", "_level")
+"""Endings of gauges that are no amounts: replicas of one partition, and times."""
+
+Addresses = Callable[[], Mapping[int, tuple[str, int] | None]]
+"""Returns the metrics address of each worker by node id; None while it does not run."""
+
+
+def summed(pages: Iterable[str]) -> Iterator[Metric]:
+    """Yield the families of several pages of ``/metrics`` as one, in the order of the first."""
+    families: dict[str, Metric] = {}
+    values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    for page in pages:
+        for family in text_string_to_metric_families(page):
+            families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            sums = values.setdefault(family.name, {})
+            largest = family.type == "gauge" and family.name.endswith(LARGEST)
+            for sample in family.samples:
+                key = (sample.name, tuple(sample.labels.items()))
+                if key not in sums:
+                    sums[key] = sample.value
+                elif largest:
+                    sums[key] = max(sums[key], sample.value)
+                else:
+                    sums[key] += sample.value
+    for name, family in families.items():
+        for (sample_name, labels), value in values[name].items():
+            family.add_sample(sample_name, dict(labels), value)
+        yield family
+
+
+class SummedPages(Collector):
+    """The pages of all workers as one collector, and as one ``/health``."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self._addresses = addresses
+
+    def collect(self) -> Iterable[Metric]:
+        """Ask all workers; return their sums and which of them responded."""
+        pages = self._pages("/metrics")
+        up = GaugeMetricFamily(
+            "tidelog_worker_up", "Whether a worker of this machine responds", labels=["node"]
+        )
+        for node, page in pages.items():
+            up.add_metric([str(node)], page is not None)
+        return [up, *summed(page for page in pages.values() if page is not None)]
+
+    def under_replicated(self) -> int | None:
+        """Return how many partitions that the workers lead lack a replica in sync; None if one of
+        them does not respond."""
+        pages = self._pages("/metrics")
+        if None in pages.values():
+            return None
+        return int(
+            sum(
+                sample.value
+                for family in summed(page for page in pages.values() if page is not None)
+                if family.name == "kafka_server_replicamanager_underreplicatedpartitions"
+                for sample in family.samples
+            )
+        )
+
+    def health(self) -> dict[str, Any]:
+        """Return one ``/health``: healthy only if all workers are."""
+        workers: dict[str, Any] = {
+            str(node): {"healthy": False, "waits_for": "its process"}
+            if page is None
+            else json.loads(page)
+            for node, page in self._pages("/health").items()
+        }
+        healthy = all(shown["healthy"] for shown in workers.values())
+        # A response proves that the supervisor lives; a restart must depend on nothing else.
+        return {"healthy": healthy, "live": True, "ready": healthy, "workers": workers}
+
+    def _pages(self, path: str) -> dict[int, str | None]:
+        """Return a page of each worker by node id, None of one that does not respond."""
+        addresses = self._addresses()
+        with ThreadPoolExecutor(AT_ONCE, "workers") as threads:
+            pages = threads.map(lambda address: _page(address, path), addresses.values())
+            return dict(zip(addresses, pages, strict=True))
+
+
+def _page(address: tuple[str, int] | None, path: str) -> str | None:
+    if address is None:
+        return None
+    try:
+        with urllib.request.urlopen(f"http://{address[0]}:{address[1]}{path}", timeout=PAGE_S) as x:
+            return str(x.read().decode())
+    except urllib.error.HTTPError as error:
+        # The health of a worker in trouble has status 503.
+        return error.read().decode()
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,201 @@
+"""`tidelog server --workers N FILE`: the brokers of one machine as processes of one supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import DEADLINE_S, Program, free_ports, wait_until
+from tests.support.server import run_tidelog, tidelog_command
+from tests.support.up import is_alive
+
+pytestmark = pytest.mark.long(60)
+
+
+def port_with_a_free_one_after_it() -> int:
+    while True:
+        (port,) = free_ports(1)
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+class Machine:
+    """Two workers of a file with both roles."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.data = folder / "data"
+        self.port = port_with_a_free_one_after_it()
+        controller, self.metrics = free_ports(2)
+        self.log = folder / "log"
+        self.file = folder / "server.properties"
+        self.file.write_text(
+            f"node.id=100\nbroker.rack=a/m\nlog.dirs={self.data}\nmetrics_port={self.metrics}\n"
+            f"listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}\n"
+            "offsets.topic.num.partitions=2\noffsets.topic.replication.factor=1\n"
+            "group.initial.rebalance.delay.ms=0\n"
+        )
+        self.starts = 0
+        self.program = self.start("--new-cluster")
+
+    def start(self, *arguments: str) -> Program:
+        self.starts += 1
+        self.log = self.file.with_name(f"log-{self.starts}")
+        words = ("server", str(self.file), "--workers", "2", *arguments)
+        self.program = Program(tidelog_command(*words), self.log)
+        return self.program
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port},127.0.0.1:{self.port + 1}"
+
+    def until_said(self, pattern: str, times: int = 1) -> list[str]:
+        wait_until(
+            lambda: (
+                len(re.findall(pattern, self.program.output())) >= times
+                or self.program.exit_status() is not None
+            ),
+            DEADLINE_S,
+            f"{times} x {pattern}",
+        )
+        found = re.findall(pattern, self.program.output())
+        assert len(found) >= times, self.program.output()
+        return found
+
+    def page(self, path: str) -> bytes:
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.metrics}{path}", timeout=DEADLINE_S
+            ) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.read()
+
+    def health(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.page("/health"))
+        return found
+
+    def sample(self, name: str) -> float | None:
+        found = re.search(rf"^{re.escape(name)} (\S+)$", self.page("/metrics").decode(), re.M)
+        return None if found is None else float(found[1])
+
+    def pids(self) -> list[int]:
+        """The last process of each worker that served."""
+        found = re.findall(r'"broker (\d+) serves" worker=\d+ pid=(\d+)', self.program.output())
+        return [*{node: int(pid) for node, pid in found}.values()]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path / "machine")
+    yield machine
+    if machine.program.exit_status() is None:
+        machine.program.stop()
+
+
+def test_two_workers_serve_come_back_and_are_restarted_one_after_another(machine: Machine) -> None:
+    (ready,) = machine.until_said("ready workers=.*")
+    assert ready == (
+        f"ready workers=2 nodes=100,101 bootstrap={machine.bootstrap} "
+        f"metrics=127.0.0.1:{machine.metrics}"
+    )
+    server = ("--bootstrap-server", machine.bootstrap)
+    create = ("topics", *server, "--create", "--topic", "t", "--partitions", "4")
+    assert run_tidelog(*create, "--replication-factor", "1").returncode == 0
+    sent = ("produce", *server, "--topic", "t")
+    assert run_tidelog(*sent, stdin="".join(f"{x}\n" for x in range(40))).returncode == 0
+    brokers = json.loads(run_tidelog("doctor", *server, "--json").stdout)["brokers"]
+    assert [(each["broker"], each["rack"]) for each in brokers] == [(100, "a/m"), (101, "a/m")]
+    assert (machine.data / "meta.properties").exists()
+    assert (machine.data / "worker.1" / "meta.properties").exists()
+
+    # Their sums are on one page.
+    assert machine.health()["healthy"] is True
+    assert sorted(machine.health()["workers"]) == ["100", "101"]
+    assert machine.sample('tidelog_worker_up{node="101"}') == 1
+    assert machine.sample("kafka_server_replicamanager_partitioncount") == 4
+
+    # One dies: it is started again on its port; the other one goes on.
+    first, second = machine.pids()
+    os.kill(second, signal.SIGKILL)
+    machine.until_said(rf"broker 101 \(pid {second}\) was killed by SIGKILL; the next start is in")
+    machine.until_said('"broker 101 serves"', 2)
+    assert machine.pids()[0] == first and machine.pids()[1] != second
+
+    # One is frozen: the page says so, and does not wait for it.
+    frozen = machine.pids()[1]
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        assert machine.health()["healthy"] is False
+        assert machine.health()["workers"]["100"]["healthy"] is True
+        assert machine.sample('tidelog_worker_up{node="101"}') == 0
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+
+    before = machine.pids()
+    machine.program.send(signal.SIGHUP)
+    machine.until_said("all workers were restarted")
+    assert not {*before} & {*machine.pids()}
+    said = re.findall(r'"broker (\d+) serves"', machine.program.output())
+    assert said == ["100", "101", "101", "100", "101"]
+    assert "was killed" not in machine.program.output().rpartition("one after another")[2]
+
+    read = run_tidelog(
+        "consume", *server, "--topic", "t", "--from-beginning", "--max-messages", "40",
+    )  # fmt: skip
+    assert sorted(map(int, read.stdout.split())) == list(range(40)), read
+    running = machine.pids()
+    assert machine.program.stop() == 0
+    assert not any(map(is_alive, running))
+    # The data of worker 0 are where a server without workers has them.
+    assert (machine.data / ".kafka_cleanshutdown").exists()
+
+
+def test_workers_end_with_their_supervisor(machine: Machine) -> None:
+    machine.until_said("ready workers=")
+    running = machine.pids()
+    machine.program.kill()
+    wait_until(lambda: not any(map(is_alive, running)), DEADLINE_S, "the workers have stopped")
+    assert machine.program.output().count("event=stopped") == 2
+
+
+def test_a_machine_on_which_no_worker_starts_ends_with_the_reason(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "machine")
+    machine.program.kill()
+    with machine.file.open("a") as file:
+        file.write("cluster.secret.file=/nowhere/secret\n")
+    program = machine.start()
+    assert program.wait(DEADLINE_S) == 1
+    for pause_s in (2.0, 4.0, 8.0):
+        assert f"the next start is in {pause_s} s" in program.output()
+    assert "error: cluster.secret.file: /nowhere/secret cannot be read" in program.output()
+    assert program.output().splitlines()[-1].endswith("; no worker runs")
+
+
+def test_a_wrong_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"process.roles=controller\nnode.id=1\nlog.dirs={tmp_path / 'data'}\n")
+    refused = run_tidelog("server", str(file), "--workers", "2")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        f"error: {file}: process.roles is controller: --workers starts brokers; leave it out.\n"
+    )
+    wrong = run_tidelog("server", str(file), "--workers", "2", "--worker", "2")
+    assert wrong.returncode == 2 and "--worker 2: say --workers N" in wrong.stderr
+    wrong = run_tidelog("server", str(file), "--workers", "0")
+    assert wrong.returncode == 2 and "0 is not from 1 to 128" in wrong.stderr
+    assert not (tmp_path / "data").exists()
