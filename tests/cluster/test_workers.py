@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.processes import DEADLINE_S, Program, free_ports, wait_until
 from tests.support.server import run_tidelog, tidelog_command
-from tests.support.up import is_alive
+from tests.support.up import Up, is_alive
 
 pytestmark = pytest.mark.long(60)
 
@@ -199,3 +199,31 @@ def test_a_wrong_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
     wrong = run_tidelog("server", str(file), "--workers", "0")
     assert wrong.returncode == 2 and "0 is not from 1 to 128" in wrong.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_a_machine_of_two_is_killed_and_the_other_one_has_every_partition(tmp_path: Path) -> None:
+    machines = ("--brokers", "2", "--workers", "2", "--config", "min.insync.replicas=1")
+    with Up(tmp_path / "cluster", *machines) as up:
+        up.until_said("ready")
+        # Broker 1 is the controller; the machines have the brokers 1 and 3, 2 and 4.
+        server = ("--bootstrap-server", up.cluster()["bootstrap"])
+        brokers = json.loads(run_tidelog("doctor", *server, "--json").stdout)["brokers"]
+        assert [(each["broker"], each["rack"]) for each in brokers] == [
+            (1, "machine-1"), (2, "machine-2"), (3, "machine-1"), (4, "machine-2"),
+        ]  # fmt: skip
+        create = ("topics", *server, "--create", "--topic", "t", "--partitions", "12")
+        assert run_tidelog(*create).returncode == 0
+        described = run_tidelog("topics", *server, "--describe", "--topic", "t", "--json")
+        (topic,) = json.loads(described.stdout)
+        replicas = [each["replicas"] for each in topic["partitions"]]
+        assert len(replicas) == 12
+        assert all({broker % 2 for broker in each} == {0, 1} for each in replicas), replicas
+        for broker in up.cluster()["brokers"]:
+            if broker["id"] % 2 == 0:
+                os.kill(broker["pid"], signal.SIGKILL)
+        sent = run_tidelog("produce", *server, "--topic", "t", stdin="a\nb\nc\n")
+        assert sent.returncode == 0, sent.stderr
+        read = run_tidelog(
+            "consume", *server, "--topic", "t", "--from-beginning", "--max-messages", "3",
+        )  # fmt: skip
+        assert sorted(read.stdout.split()) == ["a", "b", "c"], read

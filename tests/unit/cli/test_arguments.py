@@ -397,3 +397,18 @@ def test_at_a_terminal_the_listed_topics_are_confirmed(
             asking.ask_whether_to_delete(["a", "b"], "[ab]")
     said = capsys.readouterr().err
     assert "'[ab]' matches 2 topics:\n  a\n  b\n" in said
+
+
+def test_a_cluster_of_machines_keeps_the_ids_of_their_first_workers(tmp_path: Path) -> None:
+    alone = ClusterPlan(tmp_path, 3, port=9092).members()
+    plan = ClusterPlan(tmp_path, 3, port=9092, workers=2, configs={"broker.rack": "a"})
+    members = plan.members()
+    assert [each.node_id for each in members] == [1, 2, 3, 4, 5, 6]
+    assert [each.port for each in members] == [9092, 9093, 9094, 9095, 9096, 9097]
+    assert [each.machine for each in members] == [1, 2, 3, 1, 2, 3]
+    assert [(each.node_id, each.port) for each in alone] == [
+        (each.node_id, each.port) for each in members[:3]
+    ]
+    assert "broker.rack=a/machine-2\n" in server_properties(plan, members[4])
+    assert "default.replication.factor=3\n" in server_properties(plan, members[4])
+    assert "broker.rack" not in server_properties(ClusterPlan(tmp_path, 3), alone[0])
