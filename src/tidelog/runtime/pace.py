@@ -134,6 +134,16 @@ class Background:
         async with self._places:
             return await run(work, self._clock, self._threads)
 
+    @property
+    def has_place(self) -> bool:
+        """Whether work can begin now: its first piece may be done without a task."""
+        return not self._places.locked()
+
+    async def go_on(self, work: Work[Result], said: object) -> Result:
+        """Do as the function ``go_on``, once there is a place."""
+        async with self._places:
+            return await go_on(work, said, Turn(self._clock), self._threads)
+
 
 class OneByOne:
     """Does work without a task: in order of arrival, one piece of work in each turn of the loop,

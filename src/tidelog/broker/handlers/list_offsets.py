@@ -27,6 +27,7 @@ from tidelog.broker.partitions.read_limit import limit_of_consumer
 from tidelog.broker.partitions.resize_checks import named_by, why_not_read
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.protocol.refusals import refused
@@ -98,7 +99,11 @@ def handle(broker: Broker, request: messages.ListOffsetsRequest, context: Reques
                 answers.append(_Partition(index))
                 searched.append((partition, asked, named, answers[-1]))
     response = _Response(topics=topics)
-    return _search_all(broker, response, searched) if searched else response
+    if not searched:
+        return response
+    if len(searched) > 1 or not broker.background.has_place:
+        return _search_all(broker, response, searched)
+    return _search_one(broker, response, searched[0])
 
 
 def _partition(
@@ -137,17 +142,44 @@ def _look_up(
     return _Partition(index, 0, -1, log.start_offset, epoch)
 
 
+def _search(
+    partition: HostedPartition, timestamp: int, named: Named, allowance: Allowance
+) -> Work[TimeFound]:
+    log = partition.log
+    if timestamp == GREATEST_TIMESTAMP:
+        return log.search_newest(limit_of_consumer(partition, named), allowance)
+    return log.search_time(timestamp, allowance)
+
+
+def _search_one(broker: Broker, response: Any, searched: _Searched) -> Any:
+    """Search one partition: its first piece now, which is nearly always the only one. A task for it
+    would cost as much as the search."""
+    partition, asked, named, answer = searched
+    log, allowance = partition.log, Allowance()
+    pieces = _search(partition, asked.timestamp, named, allowance)
+    try:
+        said = next(pieces)
+    except StopIteration as end:
+        _fill_in(answer, partition, asked, named, end.value)
+        return response
+
+    async def rest() -> Any:
+        offsets = await broker.background.go_on(pieces, said)
+        if log is not partition.log:  # it has moved to another directory meanwhile
+            return await _search_all(broker, response, [searched])
+        _fill_in(answer, partition, asked, named, offsets)
+        return response
+
+    return rest()
+
+
 async def _search_all(broker: Broker, response: Any, searched: list[_Searched]) -> Any:
     allowance, turn = Allowance(), pace.Turn(broker.clock)
     for partition, asked, named, answer in searched:
         log = None
         while log is not partition.log:  # it may move to another directory meanwhile
             log = partition.log
-            if asked.timestamp == GREATEST_TIMESTAMP:
-                limit = limit_of_consumer(partition, named)
-                pieces = log.search_newest(limit, allowance)
-            else:
-                pieces = log.search_time(asked.timestamp, allowance)
+            pieces = _search(partition, asked.timestamp, named, allowance)
             offsets = await broker.background.run(pieces)
         _fill_in(answer, partition, asked, named, offsets)
         await turn.pause()  # a search of one piece has not yielded
