@@ -36,6 +36,7 @@ from tests.mutants import (
     of_storage,
     of_store,
     of_suite,
+    of_transactions,
     of_unaware_writers,
 )
 from tests.mutants.mutant import Mutant, broken, place
@@ -59,6 +60,7 @@ MUTANTS = (
     *of_placement.MUTANTS,
     *of_producers.MUTANTS,
     *of_suite.MUTANTS,
+    *of_transactions.MUTANTS,
 )
 
 PATIENCE_S = 300

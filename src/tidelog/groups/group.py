@@ -31,7 +31,6 @@ from uuid import UUID
 
 from tidelog.groups import limits
 from tidelog.groups.consumer_protocol import AWARE_PREFIX, PROTOCOL_TYPE, all_subscribed
-from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.events import JoinedMember, PendingResponse
 from tidelog.groups.limits import text_bytes
 from tidelog.groups.offsets_in_flight import OffsetsInFlight
@@ -45,6 +44,7 @@ from tidelog.groups.records import (
 )
 from tidelog.groups.reported_positions import GenerationPositions
 from tidelog.groups.settings import GroupRules
+from tidelog.model.deadlines import Deadlines
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 

@@ -34,7 +34,6 @@ from tidelog.groups import (
     retention,
     syncing,
 )
-from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.decision import (
     DecisionBuilder,
     GroupDecision,
@@ -90,6 +89,7 @@ from tidelog.groups.syncing import (
     static_member_stored,
     sync,
 )
+from tidelog.model.deadlines import Deadlines
 from tidelog.model.effects import Answer, Effect
 from tidelog.model.errors import ErrorCode
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
+from tidelog.model.topics import TopicPartition
 from tidelog.protocol.record_fields import FieldReader, FieldWriter, Malformed
 from tidelog.transactions.state import NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
 
@@ -142,11 +143,12 @@ def _state(number: int) -> TransactionState:
         raise Malformed(f"state {number}") from None
 
 
-def _read_partitions(reader: FieldReader, compact: bool) -> tuple[tuple[str, int], ...]:
+def _read_partitions(reader: FieldReader, compact: bool) -> tuple[TopicPartition, ...]:
     found = []
     for _ in range(reader.count(compact=compact) or 0):
         topic = reader.compact_string() if compact else reader.string()
-        found += [(topic, reader.int32()) for _ in range(reader.count(compact=compact) or 0)]
+        count = reader.count(compact=compact) or 0
+        found += [TopicPartition(topic, reader.int32()) for _ in range(count)]
         if compact:
             reader.tags()
     return tuple(found)

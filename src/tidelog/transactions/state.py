@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
+
+from tidelog.model.topics import TopicPartition
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
@@ -42,6 +45,13 @@ PREPARED = frozenset((TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_
 COMPLETE = frozenset((TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT))
 
 
+class IdAndEpoch(NamedTuple):
+    """A producer id and its epoch: what a producer proves itself by."""
+
+    producer_id: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """What the log has of a transactional id.
@@ -55,7 +65,7 @@ class Transaction:
     producer_epoch: int
     timeout_ms: int
     state: TransactionState
-    partitions: tuple[tuple[str, int], ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
     updated_ms: int = NO_TIME_MS
     started_ms: int = NO_TIME_MS
     previous_producer_id: int = NO_PRODUCER_ID
@@ -63,3 +73,8 @@ class Transaction:
     next_producer_epoch: int = NO_EPOCH
     client_version: int = 0
     """The client's transaction.version (KIP-890): 0 until the second part is here."""
+
+    @property
+    def owner(self) -> IdAndEpoch:
+        """The producer that may use the id now."""
+        return IdAndEpoch(self.producer_id, self.producer_epoch)

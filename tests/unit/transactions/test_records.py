@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.drawn_seed import drawn_seed
 from tests.support.drawn_transactions import drawn_transaction
+from tidelog.model.topics import TopicPartition
 from tidelog.transactions.records import (
     TransactionRecord,
     UnreadableRecord,
@@ -19,9 +20,8 @@ from tidelog.transactions.records import (
 from tidelog.transactions.state import Transaction, TransactionState
 
 EMPTY = Transaction(7, 0, 60_000, TransactionState.EMPTY, (), 1_000)
-ONGOING = Transaction(
-    7, 3, 60_000, TransactionState.ONGOING, (("t", 0), ("t", 5), ("uv", 1)), 1_002, 1_001
-)  # fmt: skip
+PARTITIONS = (TopicPartition("t", 0), TopicPartition("t", 5), TopicPartition("uv", 1))
+ONGOING = Transaction(7, 3, 60_000, TransactionState.ONGOING, PARTITIONS, 1_002, 1_001)
 FULL = replace(
     ONGOING,
     state=TransactionState.PREPARE_COMMIT,

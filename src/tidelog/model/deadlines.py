@@ -1,4 +1,4 @@
-"""Named deadlines that can be moved cheaply, such as those of sessions and rebalances.
+"""Named deadlines that can be moved cheaply, such as those of sessions, rebalances, transactions.
 
 Owns no clock and no callbacks: the shell reads the next moment, and then takes the due names.
 Moving a deadline later costs one dictionary write (a heartbeat does that): the heap keeps the old

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tidelog.groups.deadlines import Deadlines
+from tidelog.model.deadlines import Deadlines
 
 
 def test_earliest_first_and_once() -> None:

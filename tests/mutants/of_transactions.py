@@ -1,0 +1,92 @@
+"""Broken rules of transactional ids."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+RULES = "tests/unit/transactions/test_rules.py"
+TABLE = "tests/unit/transactions/test_table.py"
+RANDOM = "tests/unit/transactions/test_table_random.py"
+MARKERS = "tests/unit/records/test_control_records.py"
+
+MUTANTS = (
+    Mutant(
+        "a fenced producer aborts the open transaction of its successor",
+        "src/tidelog/transactions/rules.py::why_refused",
+        "        fenced = request.claimed not in accepted\n",
+        "        fenced = request.claimed.producer_id != owner.producer_id\n",
+        RULES,
+    ),
+    Mutant(
+        "a transaction that passes its time-out does not fence its producer",
+        "src/tidelog/transactions/rules.py::_fenced",
+        "producer_epoch=min(now.producer_epoch + 1, MAX_EPOCH),",
+        "",
+        RULES,
+    ),
+    Mutant(
+        "a new producer leaves the former one the right to repeat itself",
+        "src/tidelog/transactions/rules.py::_initialize",
+        "before, previous = request.claimed, NO_PRODUCER_ID",
+        "before, previous = now.owner, NO_PRODUCER_ID",
+        RULES,
+    ),
+    Mutant(
+        "a partition is forgotten when another is added",
+        "src/tidelog/transactions/rules.py::_add",
+        "    together = {*now.partitions, *request.partitions}\n",
+        "    together = {*now.partitions[1:], *request.partitions}\n",
+        RULES,
+    ),
+    Mutant(
+        "the other verdict is a success when the transaction is over",
+        "src/tidelog/transactions/rules.py::_end",
+        "    agrees = now.state in _AGREES[request.committed]\n",
+        "    agrees = now.state in _AGREES[True] + _AGREES[False]\n",
+        RULES,
+    ),
+    Mutant(
+        "a record that is late is taken back",
+        "src/tidelog/transactions/table.py::TransactionTable.delayed",
+        "        out = Collected(write.key)\n",
+        "        out = Collected(write.key)\n        self._ids[write.key].in_flight = None\n",
+        f"{TABLE} {RANDOM}",
+    ),
+    Mutant(
+        "markers are sent before their decision is committed",
+        "src/tidelog/transactions/table.py::TransactionTable._request",
+        "                entry.in_flight = out.write(verdict.known, answers)\n",
+        "                entry.in_flight = out.write(verdict.known, answers)\n"
+        "                entry.known = verdict.known\n"
+        "                self._carry_out(entry, out)\n",
+        f"{TABLE} {RANDOM}",
+    ),
+    Mutant(
+        "a decision that a load finds is not carried out",
+        "src/tidelog/transactions/table.py::TransactionTable.loaded",
+        "            self._carry_out(entry, out)\n",
+        "",
+        f"{TABLE} {RANDOM}",
+    ),
+    Mutant(
+        "the end of a transaction that the log refused is not written again",
+        "src/tidelog/transactions/table.py::TransactionTable.lost",
+        "            entry.retry_at_ms = now_ms + limits.RETRY_MS\n",
+        "            entry.retry_at_ms = None\n",
+        f"{TABLE} {RANDOM}",
+    ),
+    Mutant(
+        "an unreadable state is served as the one before it",
+        "src/tidelog/transactions/table.py::TransactionTable.replay",
+        "            if found.transactional_id is not None:\n",
+        "            if found.transactional_id == '':\n",
+        TABLE,
+    ),
+    Mutant(
+        "every marker commits",
+        "src/tidelog/records/control_records.py::decode_marker",
+        "    return EndMarker(found == COMMIT, epoch)\n",
+        "    return EndMarker(True, epoch)\n",
+        MARKERS,
+    ),
+)

@@ -1,0 +1,414 @@
+"""Records in flight, waiting requests and deadlines of transactional ids: stories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tidelog.model.effects import Answer, Note
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.records.record import CorruptRecords
+from tidelog.transactions import limits
+from tidelog.transactions.decision import (
+    AllocateProducerId,
+    SendMarkers,
+    TransactionDecision,
+    TransactionWrite,
+)
+from tidelog.transactions.events import (
+    AddPartitions,
+    Deadline,
+    End,
+    InitProducerId,
+    InitProducerIdResult,
+    MarkersWritten,
+)
+from tidelog.transactions.records import TransactionRecord, encode
+from tidelog.transactions.settings import TransactionSettings
+from tidelog.transactions.state import IdAndEpoch, Transaction, TransactionState
+from tidelog.transactions.table import TransactionTable
+
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+OWNER = IdAndEpoch(7, 0)
+AHEAD_MS = 1_000_000
+"""Times of day are so much later than the steady clock."""
+
+SETTINGS = TransactionSettings(
+    transaction_max_timeout_ms=60_000, transactional_id_expiration_ms=10**6
+)
+
+
+class World:
+    """A table, its clock, and what it said."""
+
+    def __init__(self) -> None:
+        self.table = TransactionTable(SETTINGS)
+        self.table.ahead_ms = AHEAD_MS
+        self.now_ms = 0
+        self.answers: dict[Any, Any] = {}
+        self.writes: list[TransactionWrite] = []
+        self.markers: list[SendMarkers] = []
+        self.asked: list[AllocateProducerId] = []
+        self.notes: list[str] = []
+
+    def take(self, decision: TransactionDecision) -> None:
+        for effect in decision.effects:
+            match effect:
+                case Answer(pending, result):
+                    self.answers.setdefault(pending, result)
+                case SendMarkers():
+                    self.markers.append(effect)
+                case AllocateProducerId():
+                    self.asked.append(effect)
+                case Note():
+                    self.notes.append(effect.message)
+        self.writes += decision.writes
+
+    def decide(self, event: Any, key: str = "id") -> None:
+        self.take(self.table.decide(key, event, self.now_ms))
+
+    def store(self) -> None:
+        self.take(self.table.stored(self.writes.pop(0), self.now_ms))
+
+    def lose(self, error: ErrorCode = ErrorCode.NOT_ENOUGH_REPLICAS) -> None:
+        self.take(self.table.lost(self.writes.pop(0), error, self.now_ms))
+
+    def pass_time(self, ms: int) -> None:
+        """Let time pass, and decide what is due then."""
+        self.now_ms += ms
+        for key in self.table.due(self.now_ms):
+            self.decide(Deadline(self.now_ms), key)
+
+    def error(self, pending: str) -> ErrorCode:
+        found: ErrorCode = self.answers[pending].error
+        return found
+
+    @property
+    def state(self) -> TransactionState:
+        entry = self.table.get("id")
+        assert entry is not None and entry.known is not None
+        return entry.known.transaction.state
+
+
+def ready() -> World:
+    """An id whose producer is (7, 0)."""
+    world = World()
+    world.decide(InitProducerId("first", 30_000))
+    world.decide(world.asked.pop().request.with_new_id(7))
+    world.store()
+    assert world.answers.pop("first") == InitProducerIdResult(ErrorCode.NONE, 7, 0)
+    return world
+
+
+def ongoing() -> World:
+    world = ready()
+    world.decide(AddPartitions("added", OWNER, (P, Q)))
+    world.store()
+    assert world.error("added") is ErrorCode.NONE
+    return world
+
+
+def prepared(committed: bool = True) -> World:
+    world = ongoing()
+    world.decide(End("ended", OWNER, committed))
+    world.store()
+    return world
+
+
+COMMIT = End("end", OWNER, committed=True)
+DONE = MarkersWritten(OWNER, committed=True)
+
+
+# --- requests that no state accepts --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "timeout_ms", "error"),
+    [
+        ("", 1_000, ErrorCode.INVALID_REQUEST),
+        ("ü" * 50_000, 1_000, ErrorCode.INVALID_REQUEST),
+        ("x" * limits.MAX_ID_BYTES, 1_000, None),
+        ("id", 0, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        ("id", -1, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        ("id", 60_001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        ("id", 60_000, None),
+    ],
+)
+def test_invalid_ids_and_timeouts(key: str, timeout_ms: int, error: ErrorCode | None) -> None:
+    world = World()
+    world.decide(InitProducerId("r", timeout_ms), key)
+    if error is None:
+        assert len(world.asked) == 1 and not world.answers
+    else:
+        assert world.error("r") is error
+    assert len(world.table) == 0, "an id has a place from its first record on"
+
+
+def test_an_id_that_no_producer_has_is_unknown() -> None:
+    world = World()
+    world.decide(COMMIT)
+    world.decide(AddPartitions("add", OWNER, (P,)))
+    assert world.error("end") is world.error("add") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_a_full_table_takes_no_new_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = ready()
+    monkeypatch.setattr(limits, "MAX_IDS", 1)
+    world.decide(InitProducerId("other", 1_000), "other")
+    assert world.error("other") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.decide(InitProducerId("same", 1_000))
+    world.store()
+    assert world.error("same") is ErrorCode.NONE
+
+
+# --- the decision is durable first ---------------------------------------------------------------
+
+
+def test_a_commit_is_answered_and_its_markers_sent_when_the_decision_is_durable() -> None:
+    world = ongoing()
+    world.decide(COMMIT)
+    assert not world.markers and "end" not in world.answers
+    world.store()
+    assert world.error("end") is ErrorCode.NONE
+    assert world.markers == [SendMarkers("id", OWNER, True, (P, Q))]
+    world.decide(DONE)
+    world.store()
+    assert world.state is TransactionState.COMPLETE_COMMIT
+    assert len(world.markers) == 1
+
+
+def test_the_same_commit_again_is_a_success_while_markers_are_written() -> None:
+    world = prepared()
+    world.decide(End("again", OWNER, committed=True))
+    world.decide(End("other", OWNER, committed=False))
+    assert world.error("again") is ErrorCode.NONE
+    assert world.error("other") is ErrorCode.INVALID_TXN_STATE
+    assert not world.writes
+
+
+def test_a_late_decision_is_neither_taken_back_nor_acted_upon() -> None:
+    world = ongoing()
+    world.decide(COMMIT)
+    late = world.writes.pop()
+    world.take(world.table.delayed(late, ErrorCode.REQUEST_TIMED_OUT, world.now_ms))
+    assert world.error("end") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert not world.markers
+    # The client repeats it, changes its mind, or another producer comes: nothing is written.
+    world.decide(End("again", OWNER, committed=True))
+    world.decide(End("other", OWNER, committed=False))
+    world.decide(InitProducerId("taken", 1_000))
+    world.pass_time(limits.WAIT_MS)
+    for name in ("again", "other", "taken"):
+        assert world.error(name) is ErrorCode.CONCURRENT_TRANSACTIONS
+    world.pass_time(60_000)
+    assert not world.writes, "its time-out passed, and the decision may be a commit"
+    world.take(world.table.stored(late, world.now_ms))
+    assert world.state is TransactionState.PREPARE_COMMIT
+    assert world.markers == [SendMarkers("id", OWNER, True, (P, Q))]
+
+
+def test_a_refused_decision_leaves_the_transaction_open() -> None:
+    world = ongoing()
+    world.decide(COMMIT)
+    world.lose()
+    assert world.error("end") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.decide(End("again", OWNER, committed=False))
+    world.store()
+    assert world.error("again") is ErrorCode.NONE
+    assert world.state is TransactionState.PREPARE_ABORT
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_errors_of_the_log_are_those_of_kafka(error: ErrorCode, answer: ErrorCode) -> None:
+    world = ongoing()
+    world.decide(COMMIT)
+    world.decide(End("waits", OWNER, committed=True))
+    world.lose(error)
+    assert world.error("end") is world.error("waits") is answer
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+def test_the_next_transaction_waits_for_the_markers_of_the_last() -> None:
+    world = prepared()
+    world.decide(AddPartitions("next", OWNER, (P,)))
+    world.pass_time(limits.WAIT_MS - 1)
+    assert "next" not in world.answers and not world.writes
+    world.decide(DONE)
+    world.store()
+    world.store()
+    assert world.error("next") is ErrorCode.NONE
+    assert world.state is TransactionState.ONGOING
+
+
+def test_a_wait_ends() -> None:
+    world = prepared()
+    world.decide(AddPartitions("next", OWNER, (P,)))
+    world.pass_time(limits.WAIT_MS)
+    assert world.error("next") is ErrorCode.CONCURRENT_TRANSACTIONS
+    world.decide(DONE)
+    world.store()
+    assert not world.writes
+
+
+def test_only_so_many_requests_wait() -> None:
+    world = prepared()
+    for number in range(limits.MAX_WAITING + 1):
+        world.decide(AddPartitions(number, OWNER, (P,)))
+    assert list(world.answers)[-1] == limits.MAX_WAITING
+    assert world.answers[limits.MAX_WAITING].error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert len(world.table.get("id").waiting) == limits.MAX_WAITING  # type: ignore[union-attr]
+
+
+def test_requests_that_wait_are_decided_in_their_order() -> None:
+    world = prepared()
+    world.decide(InitProducerId("new", 1_000))
+    world.decide(AddPartitions("old", OWNER, (P,)))
+    world.decide(DONE)
+    world.store()
+    world.store()
+    assert world.answers["new"] == InitProducerIdResult(ErrorCode.NONE, 7, 1)
+    assert world.error("old") is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_new_producer_gets_its_id_after_the_open_transaction_was_aborted() -> None:
+    world = ongoing()
+    world.decide(InitProducerId("new", 1_000))
+    world.store()
+    fence = IdAndEpoch(7, 1)
+    assert world.markers == [SendMarkers("id", fence, False, (P, Q))]
+    world.decide(COMMIT)
+    assert world.error("end") is ErrorCode.PRODUCER_FENCED
+    world.decide(MarkersWritten(fence, committed=False))
+    world.store()
+    world.store()
+    assert world.answers["new"] == InitProducerIdResult(ErrorCode.NONE, 7, 2)
+
+
+def test_a_fence_that_the_log_refuses_costs_no_epoch() -> None:
+    world = ongoing()
+    for number in range(5):
+        world.decide(InitProducerId(number, 1_000))
+        world.lose()
+        assert world.answers[number].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.decide(COMMIT)
+    world.store()
+    assert world.error("end") is ErrorCode.NONE
+
+
+# --- deadlines -----------------------------------------------------------------------------------
+
+
+def test_a_transaction_that_passes_its_timeout_is_aborted_and_its_producer_fenced() -> None:
+    world = ongoing()
+    world.pass_time(29_999)
+    assert not world.writes
+    world.pass_time(1)
+    world.store()
+    assert world.notes == ["aborts a transaction: it passed its time-out"]
+    assert world.markers == [SendMarkers("id", IdAndEpoch(7, 1), False, (P, Q))]
+    world.decide(COMMIT)
+    assert world.error("end") is ErrorCode.PRODUCER_FENCED
+
+
+def test_what_the_coordinator_decides_itself_is_tried_again() -> None:
+    world = ongoing()
+    world.pass_time(30_000)
+    world.lose()
+    assert world.table.next_deadline_ms == world.now_ms + limits.RETRY_MS
+    world.pass_time(limits.RETRY_MS)
+    world.store()
+    world.decide(MarkersWritten(IdAndEpoch(7, 1), committed=False))
+    world.lose()
+    world.pass_time(limits.RETRY_MS)
+    world.store()
+    assert world.state is TransactionState.COMPLETE_ABORT
+
+
+def test_an_unused_id_is_removed() -> None:
+    world = ready()
+    world.pass_time(10**6 - 1)
+    assert not world.writes
+    world.pass_time(1)
+    assert world.writes[0].records == (TransactionRecord("id", None),)
+    world.decide(InitProducerId("late", 1_000))
+    world.store()
+    # The request that came meanwhile begins a new life of the id.
+    world.decide(world.asked.pop().request.with_new_id(8))
+    world.store()
+    assert world.answers["late"] == InitProducerIdResult(ErrorCode.NONE, 8, 0)
+
+
+# --- loading -------------------------------------------------------------------------------------
+
+
+def loaded_with(*records: TransactionRecord) -> World:
+    world = World()
+    for record in records:
+        world.table.replay(*encode(record), 0)
+    world.take(world.table.loaded(0))
+    return world
+
+
+STORED = Transaction(7, 0, 30_000, TransactionState.ONGOING, (P,), AHEAD_MS, AHEAD_MS)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_new_coordinator_carries_out_what_is_decided(committed: bool) -> None:
+    names = {True: TransactionState.PREPARE_COMMIT, False: TransactionState.PREPARE_ABORT}
+    decided = replace(STORED, state=names[committed])
+    world = loaded_with(TransactionRecord("id", STORED), TransactionRecord("id", decided))
+    assert world.markers == [SendMarkers("id", OWNER, committed, (P,))]
+
+
+def test_a_new_coordinator_goes_on_with_open_transactions() -> None:
+    world = loaded_with(TransactionRecord("id", STORED))
+    assert not world.markers
+    world.pass_time(30_000)
+    world.store()
+    assert world.state is TransactionState.PREPARE_ABORT
+
+
+def test_what_was_removed_is_not_loaded() -> None:
+    dead = replace(STORED, state=TransactionState.DEAD, partitions=())
+    world = loaded_with(
+        TransactionRecord("a", STORED),
+        TransactionRecord("a", None),
+        TransactionRecord("b", STORED),
+        TransactionRecord("b", dead),
+        TransactionRecord("c", None),
+    )
+    assert len(world.table) == 0
+
+
+def test_a_state_that_cannot_be_read_ends_the_load() -> None:
+    key, _ = encode(TransactionRecord("id", None))
+    with pytest.raises(CorruptRecords, match="transactional id 'id' cannot be read: value vers"):
+        World().table.replay(key, b"\0\2", 0)
+
+
+def test_other_records_are_counted() -> None:
+    world = World()
+    world.table.replay(b"\0\1", b"", 0)
+    world.table.replay(None, b"", 0)
+    assert (world.table.unknown_records, len(world.table)) == (2, 0)
+
+
+def test_requests_that_wait_learn_of_the_end_of_the_leadership() -> None:
+    world = prepared()
+    world.decide(InitProducerId("new", 1_000))
+    world.take(world.table.unload())
+    assert world.error("new") is ErrorCode.NOT_COORDINATOR
+    assert (len(world.table), world.table.next_deadline_ms) == (0, None)
