@@ -90,6 +90,9 @@ class Client:
         response = self.ask(11, produce(MANY, range(PARTITIONS), 1_000))
         parts = response.responses[0].partition_responses
         assert not any(each.error_code for each in parts), parts
+        response = self.ask(12, fetch(MANY, PARTITIONS))
+        sizes = {len(each.records) for each in response.responses[0].partitions}
+        assert sizes == {READ_BYTES}, sizes
         begin_ms = int(time.time() * 1000) - 2 * BATCHES_BY_TIME
         self.send_all(
             frame_of(11, produce(TIMES, [0], 500, at_ms=begin_ms + number))
@@ -109,23 +112,30 @@ def frame_of(version: int, request: Any) -> bytes:
     return b"".join(codec.encode_request(api_of_request(request).key, version, 1, "bench", request))
 
 
-def produce(
-    topic: str,
-    partitions: Iterable[int],
+def batch_of(
     size: int,
     records: int = 1,
     codec_: Codec = Codec.NONE,
     at_ms: int | None = None,
     keys: bool = False,
-) -> Any:
-    """A Produce with one batch for each partition, of text that compresses a little."""
+) -> bytes:
+    """A batch of text that compresses a little."""
     at_ms = int(time.time() * 1000) if at_ms is None else at_ms
     chance = random.Random(size)
     made = [
         NewRecord(at_ms, b"%d" % number if keys else None, chance.randbytes(size // 2) * 2)
         for number in range(records)
     ]
-    batch = build_batch(made, codec=codec_)
+    return build_batch(made, codec=codec_)
+
+
+READ_BYTES = len(batch_of(1_000))
+"""What a Fetch reads of each partition: the first batch, no part of the next one."""
+
+
+def produce(topic: str, partitions: Iterable[int], size: int, **batch_is: Any) -> Any:
+    """A Produce with the same batch for each partition."""
+    batch = batch_of(size, **batch_is)
     request = messages.ProduceRequest
     data = [request.PartitionProduceData(index=index, records=batch) for index in partitions]
     named = [request.TopicProduceData(name=topic, partition_data=data)]
@@ -136,7 +146,7 @@ def fetch(topic: str, count: int, session_id: int = 0, epoch: int = -1) -> Any:
     """A Fetch of these partitions from their start, without a wait."""
     request = messages.FetchRequest
     parts = [
-        request.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1_000)
+        request.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=READ_BYTES)
         for index in range(count)
     ]
     named = [request.FetchTopic(topic=topic, partitions=parts)] if parts else []
@@ -249,7 +259,9 @@ ROWS: tuple[RequestRow, ...] = (
             f"Produce of {RECORDS} records, {_sent_to(name)} to a {name} topic",
             1_000,
             11,
-            partial(produce, f"to-{name}", [0], 100, RECORDS, CODEC_NAMES[_sent_to(name)]),
+            partial(
+                produce, f"to-{name}", [0], 100, records=RECORDS, codec_=CODEC_NAMES[_sent_to(name)]
+            ),
         )
         for name in CODECS
     ),
@@ -257,7 +269,7 @@ ROWS: tuple[RequestRow, ...] = (
         f"Produce of {RECORDS} keyed records to a compacted topic",
         2_000,
         11,
-        partial(produce, COMPACTED, [0], 100, RECORDS, keys=True),
+        partial(produce, COMPACTED, [0], 100, records=RECORDS, keys=True),
     ),
     *(
         RequestRow(
@@ -267,6 +279,15 @@ ROWS: tuple[RequestRow, ...] = (
             partial(fetch, MANY, count),
         )
         for count in (12, PARTITIONS)
+    ),
+    *(
+        RequestRow(
+            f"Fetch of {count:,} empty partitions without a session",
+            120_000 // count,
+            12,
+            partial(fetch, EMPTY, count),
+        )
+        for count in (200, EMPTY_PARTITIONS)
     ),
     SessionRow(
         f"Fetch in a session of {EMPTY_PARTITIONS:,} quiet partitions",
