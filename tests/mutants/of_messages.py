@@ -81,6 +81,57 @@ MUTANTS = (
         "tests/broker/test_topic_ids.py",
     ),
     Mutant(
+        "the fast path of several partitions looks at the name of a topic alone",
+        "src/tidelog/broker/partitions/produce_many.py::_judge",
+        "any(partition.topic_id != topic_id for partition in partitions)",
+        "not topic_id",
+        "tests/broker/test_produce_many.py",
+    ),
+    Mutant(
+        "a partition that is named twice gets both batches on the fast path",
+        "src/tidelog/broker/partitions/produce_many.py::_judge",
+        " or len(set(topic.indexes)) != len(topic.indexes)",
+        "",
+        "tests/broker/test_produce_many.py",
+    ),
+    Mutant(
+        "a topic that is named twice gets the batches of both on the fast path",
+        "src/tidelog/broker/partitions/produce_many.py::_judge",
+        "    if len({name for _, name, _ in judged.topics}) != len(judged.topics):\n"
+        "        return None\n",
+        "",
+        "tests/broker/test_produce_many.py",
+    ),
+    Mutant(
+        "after a failed write the other batches of its request are written to the same disk",
+        "src/tidelog/broker/partitions/produce_many.py::_write",
+        "if refusals and plain_header",
+        "if not refusals and plain_header",
+        "tests/broker/test_produce_many.py",
+    ),
+    Mutant(
+        "a sealed partition takes a batch among others on the fast path",
+        "src/tidelog/broker/partitions/produce_many.py::_judge_topic",
+        "        if why_not_taken(partition, named, batch, metadata) is not None:\n"
+        "            return False\n",
+        "",
+        "tests/broker/test_produce_many.py",
+    ),
+    Mutant(
+        "a transactional request has the fast path",
+        "src/tidelog/broker/partitions/produce_lists.py::read_list",
+        "if transactional_id or not",
+        "if not",
+        "tests/broker/test_produce_many.py",
+    ),
+    Mutant(
+        "a late partition of several is answered as committed",
+        "src/tidelog/broker/partitions/delayed_produce.py::DelayedFrames._time_out",
+        "self._refused(self._errors | late)",
+        "self._frame",
+        "tests/broker/test_produce_many.py",
+    ),
+    Mutant(
         "a long commit by id goes on in the next incarnation of its topic",
         "src/tidelog/broker/handlers/offset_commit.py::_known",
         "                or (by_id and listed.topic_id != topic.topic_id)\n",

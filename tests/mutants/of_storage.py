@@ -426,7 +426,7 @@ MUTANTS = (
     ),
     Mutant(
         "a plain batch of a newer leader epoch begins no epoch",
-        "src/tidelog/broker/partitions/plain_append.py::append_plain",
+        "src/tidelog/broker/partitions/plain_append.py::plain_header",
         "        or leader_epoch != log.epochs.latest\n",
         "",
         "tests/unit/broker/test_plain_append.py",

@@ -47,12 +47,20 @@ def why_not_admitted(
 
     A damaged payload is admitted: the check of its batch says what is wrong.
     """
+    refusal = why_not_open(partition, topic, acks)
+    if refusal is not None:
+        return refusal
+    size = len(records)
+    if size > HEADER_SIZE and _length_at(records, 8)[0] < size - LENGTH_OVERHEAD:
+        return SEVERAL_BATCHES
+    return None
+
+
+def why_not_open(partition: HostedPartition | None, topic: str, acks: int) -> Refusal | None:
+    """Return the first rule that no payload for a partition could keep now, or None."""
     # Also for Kafka's "__admin_client": any client can send that client id.
     if partition is None or not partition.is_leader or topic in INTERNAL_TOPICS:
         return NOT_HERE
     if acks == ALL_IN_SYNC and len(partition.state.isr) < partition.required_in_sync:
         return TOO_FEW
-    size = len(records)
-    if size > HEADER_SIZE and _length_at(records, 8)[0] < size - LENGTH_OVERHEAD:
-        return SEVERAL_BATCHES
     return None

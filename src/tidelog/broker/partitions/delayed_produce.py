@@ -13,7 +13,7 @@ broker next, and without the wait it would ask again and again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -229,6 +229,58 @@ class DelayedFrame:
         if self._on_commit is not None:
             self._partition.waiting.commits.forget(self._offset, self._on_commit)
             self._on_commit = None
+
+
+class DelayedFrames:
+    """A plain Produce request of several partitions, some of which are not yet committed.
+
+    As ``DelayedFrame``: its answer is known when it begins to wait.
+    """
+
+    __slots__ = ("_errors", "_frame", "_missing", "_refused", "_timer", "future")
+
+    def __init__(
+        self,
+        waiting: Iterable[tuple[int, HostedPartition, int]],
+        timeout_ms: int,
+        frame: bytes,
+        refused: Callable[[dict[int, ErrorCode]], bytes],
+    ) -> None:
+        """``waiting``: place in the request, partition, last offset appended. ``frame`` is the
+        response when all are committed, otherwise that of ``refused`` with the errors by place."""
+        loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[bytes] = loop.create_future()
+        self._frame = frame
+        self._refused = refused
+        self._errors: dict[int, ErrorCode] = {}
+        self._missing = {
+            place: (partition, last_offset, partial(self._committed, place))
+            for place, partition, last_offset in waiting
+        }
+        self._timer = loop.call_later(max(0, timeout_ms) / 1000, self._time_out)
+        self.future.add_done_callback(self._leave)
+        for partition, last_offset, on_commit in list(self._missing.values()):
+            partition.when_committed(last_offset, on_commit, patient=False)
+
+    def _committed(self, place: int, error: ErrorCode) -> None:
+        if self._missing.pop(place, None) is None:
+            return
+        if error is not ErrorCode.NONE:
+            self._errors[place] = error
+        if not self._missing and not self.future.done():
+            errors = self._errors
+            self.future.set_result(self._refused(errors) if errors else self._frame)
+
+    def _time_out(self) -> None:
+        if not self.future.done():
+            late = dict.fromkeys(self._missing, ErrorCode.REQUEST_TIMED_OUT)
+            self.future.set_result(self._refused(self._errors | late))
+
+    def _leave(self, _: asyncio.Future[bytes]) -> None:
+        self._timer.cancel()
+        missing, self._missing = self._missing, {}
+        for partition, last_offset, on_commit in missing.values():
+            partition.waiting.commits.forget(last_offset, on_commit)
 
 
 def why_too_few(partition: HostedPartition) -> str:

@@ -340,30 +340,32 @@ class HostedPartition:
         if isinstance(result, Rejected):
             self.check_disk()
             return result
-        size, waiting = len(records), self.waiting
+        return self.appended(len(records)) or result
+
+    def appended(self, size: int) -> Rejected | None:
+        """Count a batch in the log, move the watermark, wake waiters; return why it is refused."""
+        log, waiting = self.log, self.waiting
         self.counts.appends += 1
         self.bytes_in += size
         waiting.uncommitted_bytes += size
-        if self._synced:
+        end, synced = log.end_offset, self._synced
+        if synced or end - log.synced_end_offset >= log.configs.flush_messages:
             self._commit.want(self)
-        else:
-            if log.end_offset - log.synced_end_offset >= log.configs.flush_messages:
-                self._commit.want(self)
+        if not synced:
             if self._alone:
-                log.raise_watermark(log.end_offset)
-                waiting.committed(log.end_offset)
+                log.raise_watermark(end)
+                waiting.committed(end)
             elif len(self.state.isr) == 1:
                 self.advance()
             if not self.is_leader:
                 return self._refuse()
         if waiting.followers:
             wake(waiting.followers, size)
-        return result
+        return None
 
     def when_committed(self, offset: int, committed: Committed, *, patient: bool = True) -> None:
         """Call ``committed`` once: when the high watermark passes ``offset``, or with an error when
-        this broker stops leading; if not ``patient``, also while the ISR is too small.
-        """
+        this broker stops leading; if not ``patient``, also while the ISR is too small."""
         if not self.is_leader:
             committed(self._refuse().error)
         elif offset < self.log.high_watermark:
@@ -396,8 +398,7 @@ class HostedPartition:
     def stored_end(self) -> int:
         """The end of the stored records: written or, with ``log.durability=sync``, synced.
 
-        A follower's fetch offset and its high watermark do not pass it.
-        """
+        A follower's fetch offset and its high watermark do not pass it."""
         log = self.log
         return min(log.synced_end_offset, log.end_offset) if self._synced else log.end_offset
 
@@ -406,8 +407,7 @@ class HostedPartition:
     def replicated(self, size: int, leader_watermark: int) -> None:
         """Take over the leader's high watermark, after the records of its response were appended.
 
-        Not for a response with a diverging epoch: it could pass records that must be truncated.
-        """
+        Not for a response with a diverging epoch: it could pass records that must be truncated."""
         self.bytes_in += size
         self.counts.replicated_in += size
         self.waiting.uncommitted_bytes += size

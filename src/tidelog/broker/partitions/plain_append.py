@@ -14,6 +14,7 @@ from tidelog.records.batch import (
     HEADER_SIZE,
     LENGTH_OVERHEAD,
     Buffer,
+    HeaderFields,
     Rejected,
     check_client_batch,
     unpack_header,
@@ -25,25 +26,28 @@ from tidelog.storage.log.tail import has_room, write_one
 if TYPE_CHECKING:
     from tidelog.storage.log.state import LogState
 
+# A member looked up by name is a call in Python 3.11.
+_CUT = LogChange.CUT
 
-def append_plain(
-    log: LogState, records: Buffer, leader_epoch: int, now_ms: int
-) -> Appended | Rejected | None:
-    """Append a payload of one batch as leader; None, with nothing done, where it is not plain.
 
-    The cost is constant, but for the CRC and the write.
+def plain_header(
+    log: LogState, batch: memoryview, leader_epoch: int, now_ms: int
+) -> HeaderFields | Rejected | None:
+    """Judge a payload of one batch and change nothing: return its header where it may be written
+    as it was sent, why it is refused, or None where the general append has to judge it.
+
+    Constant work, but for the CRC.
     """
-    size = len(records)
+    size = len(batch)
     if (
         size <= HEADER_SIZE
         or log.damaged
         or log.resources.failed
         or log.closed
-        or log.change is LogChange.CUT
+        or log.change is _CUT
         or leader_epoch != log.epochs.latest
     ):
         return None
-    batch = records if records.__class__ is memoryview else memoryview(records)
     header = unpack_header(batch)
     if header[1] != size - LENGTH_OVERHEAD or header[3] != 2 or not has_room(log, header, size):
         return None
@@ -54,6 +58,20 @@ def append_plain(
         judged = log.producers.judge(header)
         if judged is not None:
             return judged if judged.__class__ is Rejected else None
+    return header
+
+
+def append_plain(
+    log: LogState, records: Buffer, leader_epoch: int, now_ms: int
+) -> Appended | Rejected | None:
+    """Append a payload of one batch as leader; None, with nothing done, where it is not plain.
+
+    The cost is constant, but for the CRC and the write.
+    """
+    batch = records if records.__class__ is memoryview else memoryview(records)
+    header = plain_header(log, batch, leader_epoch, now_ms)
+    if not isinstance(header, tuple):
+        return header
     first = log.end_offset
     refusal = write_one(log, header, batch, leader_epoch, now_ms)
     if refusal is not None:

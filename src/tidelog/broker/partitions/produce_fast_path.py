@@ -4,19 +4,22 @@ Owns the plain Produce request, which librdkafka always and others mostly send o
 version 9-13 (13 with a topic id), acks 1 or all, one partition, no tags or the present count,
 resize epoch and partition epoch of an aware producer (KIP-253). It costs half as much as
 ``handlers.produce`` (figures in docs/internals/broker.md), which handles all other requests and
-makes all error responses: for these the fast path returns None and changes nothing.
+makes all error responses: for these the fast path returns None and changes nothing. Not requests
+for several partitions: see `produce_many`, which it asks.
 """
 
 from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tidelog.broker.metadata.leader_hints import FIRST_PRODUCE_VERSION, LeaderHints
+from tidelog.broker.metadata.leader_hints import FIRST_PRODUCE_VERSION
+from tidelog.broker.partitions import produce_many
 from tidelog.broker.partitions.admission import ALL_IN_SYNC, why_not_admitted
 from tidelog.broker.partitions.delayed_produce import DelayedFrame, refuse
+from tidelog.broker.partitions.produce_lists import BY_ID_SINCE, CLIENT_ID_AT
 from tidelog.broker.partitions.produce_tags import MOST_TAG_BYTES, NO_TAGS
 from tidelog.broker.partitions.resize_checks import named_by, why_not_taken
 from tidelog.broker.partitions.unaware_writers import is_to_note
@@ -32,16 +35,8 @@ from tidelog.storage.log.results import Appended
 if TYPE_CHECKING:
     import asyncio
 
-    from tidelog.broker.metadata.cache import MetadataCache
-    from tidelog.broker.partitions.registry import Partitions
-    from tidelog.broker.partitions.unaware_writers import UnawareWriters
-    from tidelog.model.configs.server import ServerConfigs
+    from tidelog.broker.partitions.produce_many import Appends
     from tidelog.network.router import Peer
-    from tidelog.runtime.clock import Clock
-
-CLIENT_ID_AT = 10
-"""Where the client id begins in a request's frame: after API key, version, correlation id and its
-length."""
 
 ONE_ELEMENT = 2
 """A compact array's length field with one element: it is the length plus one."""
@@ -60,9 +55,6 @@ _NAME_LENGTH_AT, _RECORDS_AT = 8, 15
 """Where the name's length field is; and where the records begin if the name is empty, and their
 length has one byte."""
 
-BY_ID_SINCE = 13
-"""First version of Produce with ids instead of names (KIP-516)."""
-
 _ID_BYTES = 16
 _read_by_id = struct.Struct(">BhiB16sBiBBB").unpack_from
 _RECORDS_BY_ID_AT = _RECORDS_AT - 1 + _ID_BYTES
@@ -79,25 +71,14 @@ _FIXED_BYTES = 4 + 3 + 1 + 4 + 2 + 24 + 4 + 4 + 1
 """Bytes of a response after its size field, without the topic name."""
 
 
-class Appends(Protocol):
-    """The parts of the broker that a Produce request needs."""
-
-    partitions: Partitions
-    clock: Clock
-    configs: ServerConfigs
-    leader_hints: LeaderHints
-    unaware_writers: UnawareWriters
-    metadata: MetadataCache
-
-
 def answer(
     broker: Appends,
     request: memoryview,
     position: int,
     version: int,
     correlation_id: int,
-    _client: Peer,
-) -> bytes | asyncio.Future[bytes] | None:
+    client: Peer,
+) -> bytes | asyncio.Future[Any] | None:
     """Append, and return the frame of the response or a future of it; None: not plain."""
     if version < 9:
         return None
@@ -105,7 +86,7 @@ def answer(
         by_id = version >= BY_ID_SINCE
         plain = _read(request, position, by_id)
         if plain is None:
-            return None
+            return produce_many.answer(broker, request, position, version, correlation_id, client)
         acks, timeout_ms, name, index, records, tags = plain
         if by_id:
             topic, topic_id = broker.metadata.names.by_bytes[name]

@@ -88,11 +88,13 @@ class Segment:
         """Append bytes; return their position. OSError leaves ``size`` as it was."""
         position = self.size
         # As ``open_log``, without the call: every append comes here.
-        file = self.resources.files.get(self.log_path, create=not position)
+        files = self.resources.files
+        file = files.get(self.log_path) if position else self.open_log()
         file.write_at(position, chunks)
         self.size = end = position + size
-        if self.checked[1] == position:
-            self.checked = (self.checked[0], end)
+        checked = self.checked
+        if checked[1] == position:
+            self.checked = checked[0], end
         return position
 
     def note(
