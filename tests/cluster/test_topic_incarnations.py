@@ -29,7 +29,7 @@ from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.lone_broker import Peer
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 from tests.support.proofs import proven, secret_in
-from tests.support.server import TidelogNode
+from tests.support.server import TidelogNode, run_tidelog
 from tests.support.target import TARGET
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -380,27 +380,67 @@ def test_requests_for_a_former_life_of_a_broker_and_beside_the_channel_are_refus
 
 
 def test_what_the_controller_cannot_read_deletes_nothing(cluster: TidelogCluster) -> None:
-    # Promise 20: a topic's node is torn while the controller is away, and a broker is bounced.
-    topic = "unreadable"
-    cluster.create_topic(topic, PARTITIONS)
-    acked = write(cluster, topic, "only", 100)
+    """Promise 20: a topic's node is torn while the controller is away, and a broker is bounced. All
+    other topics are served, by that broker too."""
+    topic, beside = "unreadable", "readable"
+    for name in (topic, beside):
+        cluster.create_topic(name, PARTITIONS)
+    acked, others = (write(cluster, name, "only", 100) for name in (topic, beside))
     before = {b: directories(cluster, b, topic) for b in cluster.brokers}
     assert cluster.controller.stop() == 0
     whole = store(cluster)[f"/brokers/topics/{topic}"]
     rewrite(cluster, topic, whole[:-4])
+    said_before = cluster.controller.log.read_text().count(f"/brokers/topics/{topic} ")
     cluster.controller.start()
-    wait_until(
-        lambda: "is sent nothing until this is repaired" in cluster.controller.log.read_text(),
-        DEADLINE_S,
-        lambda: cluster.controller.said("says why it sends no FULL"),
-    )
-    assert {b: directories(cluster, b, topic) for b in cluster.brokers} == before
+    others |= write(cluster, beside, "only", 100)
+    # Its leaders have had no other command, and go on.
     check_incarnation(cluster, topic, acked, "only")
+    bounced = cluster.brokers[2]
+    bounced.kill()
+    bounced.start()
+    cluster.until_in_sync(beside, 3)
+    others |= write(cluster, beside, "only", 100)
+    check_incarnation(cluster, beside, others, "only")
+    assert {b: directories(cluster, b, topic) for b in cluster.brokers} == before
+    doctor = run_tidelog("doctor", "--bootstrap-server", cluster.bootstrap).stdout
+    assert f"/brokers/topics/{topic} cannot be read" in doctor, doctor
+    named = cluster.controller.log.read_text().count(f"/brokers/topics/{topic} ")
+    assert named == said_before + 1, cluster.controller.said("names the node once")
     assert cluster.controller.stop() == 0
     rewrite(cluster, topic, whole)
     cluster.controller.start()
     acked |= write(cluster, topic, "only", 100)
     cluster.until_in_sync(topic, 3)
+    check_incarnation(cluster, topic, acked, "only")
+    assert {b: directories(cluster, b, topic) for b in cluster.brokers} == before
+
+
+def test_all_processes_start_beside_a_topic_that_cannot_be_read(cluster: TidelogCluster) -> None:
+    topic, beside = "torn", "whole"
+    for name in (topic, beside):
+        cluster.create_topic(name, PARTITIONS)
+    acked, others = (write(cluster, name, "only", 100) for name in (topic, beside))
+    before = {b: directories(cluster, b, topic) for b in cluster.brokers}
+    for node in (*cluster.brokers.values(), cluster.controller):
+        assert node.stop() == 0, node.said("stopped cleanly")
+    content = store(cluster)[f"/brokers/topics/{topic}"]
+    rewrite(cluster, topic, content[:-4])
+    cluster.controller.start()
+    for node in cluster.brokers.values():
+        node.start()
+    cluster.until_in_sync(beside, 3)
+    others |= write(cluster, beside, "only", 100)
+    check_incarnation(cluster, beside, others, "only")
+    error = admin(cluster.bootstrap).list_topics(topic, timeout=DEADLINE_S).topics[topic].error
+    assert error is not None
+    assert error.code() == confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE
+    assert {b: directories(cluster, b, topic) for b in cluster.brokers} == before
+    assert cluster.controller.stop() == 0
+    rewrite(cluster, topic, content)
+    cluster.controller.start()
+    acked |= write(cluster, topic, "only", 100)
+    cluster.until_in_sync(topic, 3)
+    check_incarnation(cluster, topic, acked, "only")
     assert {b: directories(cluster, b, topic) for b in cluster.brokers} == before
 
 
@@ -413,7 +453,7 @@ def rewrite(cluster: TidelogCluster, topic: str, content: bytes) -> None:
 
 
 def test_all_replicas_are_the_same_in_the_end(cluster: TidelogCluster) -> None:
-    topics = ("again", "bystander", "missed", "bounced", "unreadable")
+    topics = ("again", "bystander", "missed", "bounced", "unreadable", "readable", "torn", "whole")
     for topic in topics:
         cluster.until_in_sync(topic, 3)
     for node in cluster.brokers.values():

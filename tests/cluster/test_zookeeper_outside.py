@@ -118,13 +118,15 @@ def test_a_tool_writes_a_smaller_count(
 
 
 def test_a_damaged_topic_node_stops_fulls_until_it_is_healed(zookeeper: ZooKeeper) -> None:
+    """The broker is of a version that does not know the list of unreadable topics."""
+
     async def scenario(world: World) -> None:
         broker = world.broker
         for name in ("t", "u"):
             assert (await broker.forward(topic(name, 1, 1), 7)).topics[0].error_code == 0
         whole = json.dumps(world.tool.read("/brokers/topics/t"))
         await world.tell("/brokers/topics/t", '{"partitions": tru')
-        await until(lambda: world.controller.cluster.damaged, DEADLINE_S)
+        await world.told(messages.UpdateMetadataRequest, lambda x: x.unreadable_topics == ["t"])
         broker.requests.clear()
         broker.incarnation = uuid.uuid4()
         await broker.register(world.controller.listener_port)
@@ -135,6 +137,35 @@ def test_a_damaged_topic_node_stops_fulls_until_it_is_healed(zookeeper: ZooKeepe
         await world.tell("/brokers/topics/t", whole)
         full = await world.told(messages.LeaderAndIsrRequest, lambda x: x.type == 2)
         assert names(full) == {"t": [0], "u": [0]}
+
+    run(zookeeper, scenario)
+
+
+def test_a_damaged_topic_node_is_named_and_the_other_topics_are_sent(zookeeper: ZooKeeper) -> None:
+    async def scenario(world: World) -> None:
+        broker = world.broker
+        broker.leaves_unreadable = True
+        for name in ("t", "u"):
+            assert (await broker.forward(topic(name, 1, 1), 7)).topics[0].error_code == 0
+        whole = json.dumps(world.tool.read("/brokers/topics/t"))
+        update = messages.UpdateMetadataRequest
+        await world.tell("/brokers/topics/t", '{"partitions": tru')
+        await world.told(update, lambda x: x.unreadable_topics == ["t"])
+        broker.requests.clear()
+        broker.incarnation = uuid.uuid4()
+        await broker.register(world.controller.listener_port)
+        full = await world.told(messages.LeaderAndIsrRequest, lambda x: x.type == 2)
+        assert (names(full), full.unreadable_topics) == ({"u": [0]}, ["t"])
+        everything = await world.told(update, lambda _: True)
+        assert [x.topic_name for x in everything.topic_states] == ["u"]
+        assert everything.unreadable_topics == ["t"]
+        broker.requests.clear()
+        await world.tell("/brokers/topics/t", whole)
+        healed = await world.told(messages.LeaderAndIsrRequest, lambda _: True)
+        assert (names(healed), healed.type) == ({"t": [0]}, 1)
+        shown = await world.told(update, lambda _: True)
+        assert [x.topic_name for x in shown.topic_states] == ["t"]
+        assert shown.unreadable_topics == []
 
     run(zookeeper, scenario)
 

@@ -56,6 +56,8 @@ class RecordedBroker:
         self.incarnation = uuid.uuid4()
         self.epoch = -1
         self.stop_errors: list[int] = []
+        self.leaves_unreadable = False
+        """Whether it is of a version that knows lists of unreadable topics."""
         self.session: ClientConnection | None = None
         self.server: Server | None = None
         self.port = -1
@@ -98,6 +100,8 @@ class RecordedBroker:
                     for partition in topic.partition_states
                 ]
             )
+        if isinstance(request, messages.OpenControlChannelRequest):
+            return messages.OpenControlChannelResponse(leaves_unreadable=self.leaves_unreadable)
         name = type(request).__name__.removesuffix("Request")
         return getattr(messages, name + "Response")()
 

@@ -138,6 +138,12 @@ PRIVATE = (
     ),
     Golden(10003, 0, m.OpenControlChannelResponse(error_code=11), "000b 00"),
     Golden(
+        10003,
+        0,
+        m.OpenControlChannelResponse(leaves_unreadable=True),
+        "0000 01 90 4e 01 01",
+    ),
+    Golden(
         10004,
         0,
         FENCES(
@@ -379,6 +385,7 @@ COMMANDS = (
                 )
             ],
             live_leaders=LIVE,
+            unreadable_topics=["no"],
         ),
         f"""
         00000001 00000002 0000000000000003
@@ -388,7 +395,7 @@ COMMANDS = (
             00
           01 944e 01 01                       # migrated
         02 00000006 02 68 00002384 00
-        00
+        01 954e 04 02 03 6e6f                 # unreadable topics
         """,
     ),
     *(
@@ -526,6 +533,7 @@ COMMANDS = (
                     rack="r",
                 )
             ],
+            unreadable_topics=["no"],
         ),
         f"""
         00000001 00000002 0000000000000003
@@ -543,7 +551,16 @@ COMMANDS = (
             00
           00
         02 0000000a 02 00002384 02 68 02 6c 0001 00 02 72 00
-        00
+        01 904e 04 02 03 6e6f                 # unreadable topics
+        """,
+    ),
+    Golden(
+        6,
+        7,
+        UPDATE(controller_id=1, controller_epoch=2, broker_epoch=3, unreadable_topics=["no"]),
+        """
+        00000001 00000002 0000000000000003 01 01
+        01 904e 04 02 03 6e6f                 # unreadable topics
         """,
     ),
     Golden(6, 8, m.UpdateMetadataResponse(error_code=7), "0007 00"),

@@ -6,8 +6,8 @@ where every broker gets its own partitions: the split of partitions by broker in
 state of each partition, which all its replicas get. What the requests contain: see ``requests``.
 
 A kept request is valid until the next change (``forget``), and only for the same revision and the
-same damaged replicas: it is never older than the change that a channel has to send. Keeps at most
-``KEPT`` of each kind, each as large as what changed, or as the whole metadata.
+same damaged replicas and topics: it is never older than the change that a channel has to send.
+Keeps at most ``KEPT`` of each kind, each as large as what changed, or as the whole metadata.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Announcements:
     ) -> codec.EncodedRequest:
         version = cluster.level.update_metadata
         broken = frozenset(cluster.broken)
-        key = (cluster.revision, version, named, gone, broken)
+        key = (cluster.revision, version, named, gone, broken, *cluster.unreadable_topics)
         made = self._kept.get(key)
         if made is None:
             request = requests.update_metadata(cluster, sender, broker, places(), gone)

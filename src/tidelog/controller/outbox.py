@@ -195,8 +195,9 @@ class Outbox:
         number = owner.next_channel_number()
         opening = requests.open_control_channel(owner.cluster, owner.sender, self.broker, number)
         opening.channel_key = owner.channel_key(self.broker)
-        await self._send(connection, opening, 0)
-        await self._wait_for_readable_topics()
+        opened: messages.OpenControlChannelResponse = await self._send(connection, opening, 0)
+        leaves_unreadable = opened.leaves_unreadable
+        await self._wait_for_readable_topics(leaves_unreadable)
         await self._stop_late(connection)
         # Read before anything is sent: what is committed meanwhile is noted, and sent after this.
         revision = owner.cluster.revision
@@ -204,7 +205,7 @@ class Outbox:
         self._changes = Changes()
         await self._send_configs(connection, None)
         if owner.cluster.level.topic_ids:
-            await self._send_full(connection)
+            await self._send_full(connection, leaves_unreadable)
         else:
             await self._stop(connection, None)
             await self._send_all(connection, requests.UNSPECIFIED)
@@ -235,9 +236,9 @@ class Outbox:
                     f"{len(failed)} replicas that are not known are not stopped yet"
                 )
 
-    async def _wait_for_readable_topics(self) -> None:
-        last_why = None
-        while (why := requests.why_no_full(self._owner.cluster)) is not None:
+    async def _wait_for_readable_topics(self, leaves_unreadable: bool) -> None:
+        owner, last_why = self._owner, None
+        while why := requests.why_no_full(owner.cluster, leaves_unreadable=leaves_unreadable):
             if why != last_why:
                 logger.error(
                     "broker %(broker)s is sent nothing until this is repaired: %(why)s",
@@ -247,35 +248,41 @@ class Outbox:
             self._awake.clear()
             await self._awake.wait()
 
-    async def _send_full(self, connection: ClientConnection) -> None:
-        pending_deletes, commands, response = await self._send_all(connection, requests.FULL)
+    async def _send_full(self, connection: ClientConnection, leaves_unreadable: bool) -> None:
+        pending_deletes, commands, response = await self._send_all(
+            connection, requests.FULL, leaves_unreadable=leaves_unreadable
+        )
         # A replica that a FULL leaves out is stale: the broker stops and deletes it, except those
-        # that the response names because a disk failed.
+        # that the response names because a disk failed, and those of unreadable topics.
         kept = {
             (topic.topic_id, error.partition_index)
             for topic in response.topics
             for error in topic.partition_errors
             if error.error_code
         }
+        left = frozenset(commands.unreadable_topics)
         done = [
             stop
             for stop in pending_deletes
-            if kept.isdisjoint(((stop.topic_id, stop.partition), (NO_ID, stop.partition)))
+            if stop.name not in left
+            and kept.isdisjoint(((stop.topic_id, stop.partition), (NO_ID, stop.partition)))
         ]
-        forget_stale(self._owner.cluster, self.broker, late_commands.named_in(commands), kept)
+        named = late_commands.named_in(commands)
+        forget_stale(self._owner.cluster, self.broker, named, kept, left)
         if done:
             await self._owner.stopped(self.broker, done)
         if len(done) < len(pending_deletes):
             self._retry_later(self._stop_again)
 
     async def _send_all(
-        self, connection: ClientConnection, kind: int
+        self, connection: ClientConnection, kind: int, *, leaves_unreadable: bool = False
     ) -> tuple[list[Stop], messages.LeaderAndIsrRequest, messages.LeaderAndIsrResponse]:
         """Send every partition; return the replicas that the broker had to stop at that time, the
         request and its response."""
         await self._send_changed_configs(connection)
         cluster = self._owner.cluster
-        if kind == requests.FULL and (why := requests.why_no_full(cluster)) is not None:
+        why = requests.why_no_full(cluster, leaves_unreadable=leaves_unreadable)
+        if kind == requests.FULL and why is not None:
             # Checked again after other tasks ran: the broker deletes what a FULL leaves out.
             raise ChannelRefused(why)
         pending_deletes = stops_of(cluster, self.broker)

@@ -72,13 +72,17 @@ def epoch_of(cluster: ClusterState, broker: int) -> int:
     return node.broker_epoch
 
 
-def why_no_full(cluster: ClusterState) -> str | None:
-    """Return why no request may be sent that could make a replica stale (promise 20), or None."""
+def why_no_full(cluster: ClusterState, *, leaves_unreadable: bool = False) -> str | None:
+    """Return why no request may be sent that could make a replica stale (promise 20), or None.
+
+    ``leaves_unreadable``: whether the broker leaves topics as they are that a request names as
+    unreadable (docs/decisions/0111). Below level 1.4 no request names any.
+    """
     if cluster.went_back is not None:
         return cluster.went_back
-    for path, damaged in cluster.damaged.items():
-        if path.rpartition("/")[0] == layout.TOPICS:
-            return str(damaged)
+    if not (leaves_unreadable and cluster.level.topic_ids):
+        for name in cluster.unreadable_topics:
+            return str(cluster.damaged[layout.topic(name)])
     for name in cluster.topics:
         if cluster.level.topic_ids and cluster.topic_id(name) == NO_ID:
             return f"The topic {name} has no id yet."
@@ -180,6 +184,7 @@ def commands(
         type=kind,
         topic_states=topics,
         live_leaders=live,
+        unreadable_topics=cluster.unreadable_topics if kind == FULL else [],
     )
 
 
@@ -281,6 +286,7 @@ def update_metadata(
         max_partition_epoch=cluster.counters.get(layout.PARTITION_EPOCH, -1),
         topic_states=topics,
         live_brokers=[_live(cluster, node_id) for node_id in sorted(cluster.brokers)],
+        unreadable_topics=cluster.unreadable_topics,
     )
 
 

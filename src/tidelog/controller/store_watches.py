@@ -344,6 +344,8 @@ class StoreWatches:
         changes.add(committed)
         changes.add(_of_topics(draft, changed_nodes))
         changes.add(_unmarked(before, draft))
+        # Brokers know which topics are unreadable: that one is repaired, or gone, is said as well.
+        changes.brokers |= before.unreadable_topics != draft.unreadable_topics
         # Also of what cannot be read, which is no write.
         changes.kinds.update(kinds_at(changed_nodes))
         before.adopt(draft)

@@ -18,7 +18,7 @@ from tests.support.broker_pair import slow_greeting
 from tests.support.controlled_broker import ControlledBroker
 from tests.support.controller_commands import OneBadPlace, quarantined
 from tests.support.controller_world import DEFAULTS, World
-from tests.support.lone_broker import LoneBroker, until
+from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.processes import DEADLINE_S
 from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, SeenEpochsFile
 from tidelog.broker.metadata.configurations import EntityType
@@ -32,13 +32,17 @@ from tidelog.controller.decisions.creation import TopicToCreate, create_topics
 from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.growth import Growth, create_partitions
+from tidelog.controller.decisions.nodes import take
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.controller.outbox import Outbox
-from tidelog.controller.pending import changes_of
+from tidelog.controller.pending import Changes, changes_of
 from tidelog.controller.requests import Sender
 from tidelog.metadata import layout
+from tidelog.metadata.store import Set
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
@@ -118,7 +122,7 @@ def test_a_full_is_looked_at_once_more_when_its_turn_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic cannot be read any more when configurations were sent: what a FULL does not name is
-    removed."""
+    removed, by a broker of an earlier version also what it names as unreadable."""
     sent: list[str] = []
     send, send_configs = Outbox._send, Outbox._send_configs
 
@@ -127,7 +131,10 @@ def test_a_full_is_looked_at_once_more_when_its_turn_has_come(
 
         async def noted(self: Outbox, connection: Any, request: Any, version: int) -> Any:
             sent.append(type(request).__name__)
-            return await send(self, connection, request, version)
+            response = await send(self, connection, request, version)
+            if isinstance(request, messages.OpenControlChannelRequest):
+                response.leaves_unreadable = False
+            return response
 
         async def then_damaged(self: Outbox, connection: Any, configs: Any) -> None:
             await send_configs(self, connection, configs)
@@ -204,6 +211,86 @@ def test_a_full_confirms_what_was_quarantined(tmp_path: Path) -> None:
             assert [stop.name for stop in office.confirmed] == ["gone"]
             assert office.cluster.deletions == {}
             assert len(quarantined(tmp_path, "stray")) == 1
+
+    asyncio.run(work())
+
+
+def write(office: Office, name: str, content: bytes) -> None:
+    """Write a topic's node as another program does, and take it up as a watch does."""
+    path = layout.topic(name)
+    written = Set(path, content, office.cluster.versions[path])
+    assert office.tree.apply(office.session, [written]) is None
+    take(office.cluster, path, office.nodes()[path])
+
+
+def damage(office: Office, name: str) -> bytes:
+    """Tear a topic's node; return what it was."""
+    whole = layout.encode(office.cluster.topics[name])
+    write(office, name, b"torn")
+    assert office.cluster.unreadable_topics == [name]
+    return whole
+
+
+async def shown(lone: LoneBroker, name: str) -> ErrorCode:
+    """Return the error of a topic in a Metadata response that may create it."""
+    peer = await Peer.connect(lone.port)
+    topic = messages.MetadataRequest.MetadataRequestTopic(name=name)
+    (found,) = (await peer.ask(messages.MetadataRequest(topics=[topic]), 8)).topics
+    peer.writer.close()
+    return ErrorCode(found.error_code)
+
+
+def led(lone: LoneBroker) -> dict[str, int]:
+    """Return the leader of each topic's partition that a broker hosts."""
+    return {hosted.topic: hosted.state.leader for hosted in lone.broker.partitions.all()}
+
+
+def test_a_topic_that_cannot_be_read_holds_up_no_other(tmp_path: Path) -> None:
+    async def work() -> None:
+        office = Office()
+        async with broker_with_two_topics(tmp_path, office, OneBadPlace()) as lone:
+            whole = damage(office, "gone")
+            async with commanded(office):
+                assert led(lone) == {"gone": 1, "kept": 1}
+                assert lone.broker.metadata.partition("gone", 0) is not None
+                assert await shown(lone, "gone") is ErrorCode.NONE
+            await lone.stop()
+            again = ControlledBroker(tmp_path, {"log.dirs": f"{tmp_path}/a,{tmp_path}/b"})
+            await again.start()
+            try:
+                office.found_at(again.port)
+                async with commanded(office) as outbox:
+                    assert led(again) == {"gone": -1, "kept": 1}
+                    assert await shown(again, "gone") is ErrorCode.LEADER_NOT_AVAILABLE
+                    assert await shown(again, "kept") is ErrorCode.NONE
+                    write(office, "gone", whole)
+                    outbox.notice(Changes(partitions={TopicPartition("gone", 0)}))
+                    await until(lambda: led(again)["gone"] == 1, DEADLINE_S)
+                    await until(lambda: not again.broker.metadata.unreadable, DEADLINE_S)
+                    assert await shown(again, "gone") is ErrorCode.NONE
+            finally:
+                await again.stop()
+        assert not quarantined(tmp_path, "stray")
+
+    asyncio.run(work())
+
+
+def test_a_full_confirms_no_deletion_of_a_topic_that_it_cannot_speak_of(tmp_path: Path) -> None:
+    """Another topic has the name since, and its node is torn: the broker keeps both."""
+
+    async def work() -> None:
+        office = Office()
+        async with broker_with_two_topics(tmp_path, office, OneBadPlace()) as lone:
+            office.do(delete_topics(office.cluster, [PendingDelete("gone")]))
+            office.create(TopicToCreate("gone", 1, 1))
+            damage(office, "gone")
+            async with commanded(office):
+                assert office.confirmed == []
+                assert not quarantined(tmp_path, "stray")
+                # The deletion is asked for by itself: it names the topic's id.
+                await until(lambda: bool(office.confirmed), DEADLINE_S)
+            assert lone.broker.partitions.get("gone", 0) is None
+            assert office.cluster.deletions == {}
 
     asyncio.run(work())
 

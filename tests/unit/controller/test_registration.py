@@ -14,6 +14,7 @@ import pytest
 from tests.support.controller_world import World
 from tidelog.controller.decisions.cluster import NO_ID, LogEnd
 from tidelog.controller.decisions.creation import TopicToCreate
+from tidelog.controller.decisions.external_changes import changed, take_up
 from tidelog.controller.decisions.isr import Proposal, alter_isr
 from tidelog.controller.decisions.registration import (
     Address,
@@ -28,6 +29,7 @@ from tidelog.controller.decisions.settlement import elect_awaited, put_state
 from tidelog.controller.decisions.soft_state import note_damaged
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
+from tidelog.metadata.store import Operation, Set
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.registration import FormerRegistration
@@ -332,3 +334,51 @@ def test_an_operator_has_another_lead_where_the_last_in_sync_one_is_damaged() ->
     assert refused is None
     now = world.cluster.states[T0]
     assert (now.leader, now.isr, now.is_unclean_leader) == (1, [1], True)
+
+
+@pytest.mark.parametrize("ended", list(FormerRegistration))
+def test_a_loss_while_the_topic_cannot_be_read_is_known_when_it_can_be(
+    ended: FormerRegistration,
+) -> None:
+    """A power loss was forgotten when a broker came back from it beside a torn topic node."""
+    world = World(1, 2)
+    world.create(TopicToCreate("t", 1, 2))
+    cluster, path = world.cluster, layout.topic("t")
+    topic_id, whole = cluster.topic_id("t"), world.nodes()[path].data
+    outside(world, Set(path, b"torn"))
+    assert cluster.unreadable_topics == ["t"]
+    asked = Registration(
+        *(1, "", UUID(int=next(_incarnations)), UUID(int=1)),
+        (Address("PLAINTEXT", "h", 1, "PLAINTEXT"),),
+        *(None, ended, {(topic_id, 0): LogEnd(1, 0, 5)}),
+        held={topic_id: "t"},
+    )
+    cluster.inventories[1] = asked.inventory
+    assert isinstance(world.do(register(cluster, asked, 1)), int)
+    is_lost = ended is FormerRegistration.UNCLEAN
+    now = cluster.states[T0]
+    assert (now.leader, now.isr) == ((-1, [2]) if is_lost else (1, [1, 2]))
+    outside(world, Set(path, whole))
+    now = cluster.states[T0]
+    assert (now.leader, now.isr) == ((2, [2]) if is_lost else (1, [1, 2]))
+
+
+def test_a_leader_that_died_while_the_topic_could_not_be_read_is_replaced_after_it() -> None:
+    world = World(1, 2)
+    world.create(TopicToCreate("t", 1, 2))
+    path = layout.topic("t")
+    whole = world.nodes()[path].data
+    outside(world, Set(path, b"torn"))
+    world.cluster.suspected.add(1)
+    world.commit(replace_unfit(world.cluster).writes)
+    assert world.cluster.states[T0].leader == 1, "which replicas it has is not known"
+    outside(world, Set(path, whole))
+    assert world.cluster.states[T0].leader == 2
+
+
+def outside(world: World, *operations: Operation) -> None:
+    """Another program writes; the controller notices and acts."""
+    assert world.tree.apply(world.session, operations) is None
+    nodes = world.nodes()
+    found = changed(world.cluster, {x.path: nodes.get(x.path) for x in operations})
+    world.do(take_up(world.cluster, found, world.chance, deletes=True))

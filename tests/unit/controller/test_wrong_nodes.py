@@ -6,7 +6,8 @@ a controller are made on the store, and what brokers would be sent is encoded. W
 - no decision raises, and no request is impossible to encode;
 - what is written can be read again;
 - the topic beside it, whose nodes are right, keeps its nodes and gets its commands;
-- no replica is stopped, or becomes stale by a FULL, that is not stopped in the right store.
+- no replica is stopped, or becomes stale by a FULL, that is not stopped in the right store: a FULL
+  is sent whatever topic cannot be read, and names that topic.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tidelog.controller.decisions import (
     settlement,
 )
 from tidelog.controller.decisions.autoscaled_topics import autoscaled_names
-from tidelog.controller.decisions.cluster import ClusterState, LogEnd
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
 from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.decision import Decision, Write
 from tidelog.controller.decisions.elections import Standing
@@ -170,11 +171,15 @@ class Controller:
                 for topic in full.topic_states
                 for x in topic.partition_states
             }
+            left = {RIGHT.cluster.topic_id(name) for name in full.unreadable_topics}
+            assert left == {UNREAD.get(x) for x in cluster.damaged} - {None}, "not said"
+            named |= {x for x in HELD if x[0] == broker and x[1] in left}
         finish(condition(cluster))
         list(on_record(cluster))
         for where in moves_of(cluster):
             listed(cluster, where)
-        return (None if requests.why_no_full(cluster) else named), stopped
+        why = requests.why_no_full(cluster, leaves_unreadable=True)
+        return (None if why else named), stopped
 
 
 def of_stander(nodes: dict[str, Node]) -> dict[str, bytes]:
@@ -212,6 +217,8 @@ REPLICAS = {
     (RIGHT.cluster.topic_id(where.topic), where.partition): RIGHT.cluster.replicas(where)
     for where in RIGHT.cluster.partition_nodes
 }
+UNREAD = {layout.topic(name): RIGHT.cluster.topic_id(name) for name in RIGHT.cluster.topics}
+HELD: set[Replica] = set()
 HELD, STOPPED = right_outcome()
 
 
@@ -252,6 +259,8 @@ def check(controller: Controller) -> None:
     named, stopped = controller.sent()
     assert stopped <= STOPPED, f"stopped: {stopped - STOPPED}"
     held = {x for x in HELD if x[0] in controller.cluster.brokers}
+    cluster = controller.cluster
+    assert named is not None or cluster.went_back or NO_ID in map(cluster.topic_id, cluster.topics)
     assert named is None or named >= held, f"stale: {held - (named or set())}"
 
 

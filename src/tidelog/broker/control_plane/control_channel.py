@@ -110,7 +110,10 @@ class Control:
         stale: dict[TopicPartition, str | HostedPartition] = {}
         if not error:
             stale |= self._to_rebuild(zip(commands, named, strict=True))
-            stale |= self._stale(commands, is_full=kind is LeaderAndIsrType.FULL)
+            left = None
+            if kind is LeaderAndIsrType.FULL:
+                left = frozenset(request.unreadable_topics)
+            stale |= self._stale(commands, left)
         if stale:
             error = await self._drop_stale(stale, stuck, request, connection, deadline_s)
         if not error and self._partitions.reuses_names(key for key, _ in commands):
@@ -186,19 +189,28 @@ class Control:
         self._undeleted.setdefault(key, set()).add(topic_id)
 
     def _stale(
-        self, commands: Sequence[tuple[TopicPartition, LeaderAndIsrCommand]], *, is_full: bool
+        self,
+        commands: Sequence[tuple[TopicPartition, LeaderAndIsrCommand]],
+        left: frozenset[str] | None,
     ) -> dict[TopicPartition, str]:
         """Return the stale replicas and why: those that commands replace, or a FULL does not name.
-        They are quarantined first; a command is applied only if its stale replica is gone."""
+        They are quarantined first; a command is applied only if its stale replica is gone.
+
+        ``left``: the topics that a FULL cannot speak of; None: the request is no FULL.
+        """
         partitions = self._partitions
         stale = {}
         for key, command in commands:
             decision = decide_leader_and_isr(partitions.local(*key), command)
             if isinstance(decision, Apply) and decision.action is Action.REPLACE:
                 stale[key] = decision.why
-        if is_full:
+        if left is not None:
             full = {(key.topic, key.partition): command.incarnation for key, command in commands}
-            local = {(p.topic, p.partition): local_replica(p).incarnation for p in partitions.all()}
+            local = {
+                (p.topic, p.partition): local_replica(p).incarnation
+                for p in partitions.all()
+                if p.topic not in left
+            }
             for place, why in stale_in_full(local, full).items():
                 stale.setdefault(TopicPartition(*place), why)
         return stale

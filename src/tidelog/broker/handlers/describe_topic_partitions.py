@@ -116,7 +116,7 @@ def _page(
         if metadata is None:
             # A topic deleted meanwhile is skipped, unless the request names it.
             if request.topics:
-                answer.topics.append(_unknown(name))
+                answer.topics.append(_unknown(name, broker.metadata.unreadable))
                 yield TOPIC_BYTES
             continue
         if not room:
@@ -164,8 +164,11 @@ def _partition(view: ClusterView, topic: TopicMetadata, number: int) -> Any:
     )
 
 
-def _unknown(name: str) -> Any:
+def _unknown(name: str, unreadable: frozenset[str]) -> Any:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if name in unreadable:
+        # It may exist (docs/decisions/0111).
+        code = ErrorCode.LEADER_NOT_AVAILABLE
     if why_invalid(name) is not None:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
     return Topic(name=name, error_code=code, is_internal=name in INTERNAL_TOPICS)

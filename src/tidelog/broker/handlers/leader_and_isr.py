@@ -2,6 +2,8 @@
 
 - v3: target replicas (KIP-455); v4: the unclean flag (KIP-704).
 - v5: topic ids and the type; a partition that a FULL does not name is stale (KIP-516).
+- v5, tag 10005: topics that a FULL cannot speak of; their replicas stay as they are
+  (docs/decisions/0111).
 - The response to a FULL also names, with KAFKA_STORAGE_ERROR, replicas that a failing disk kept.
 - The response has topic ids in v5+, topic names in older versions.
 - v6: counts, partition epochs, births and seals (KIP-253). A leader appends its fence or seal as

@@ -18,6 +18,8 @@
   leader gets LISTENER_NOT_FOUND (below v6 LEADER_NOT_AVAILABLE).
 - v13: an error at the top, by which a client would appearance for its cluster again: always NONE.
 - ``__cluster_metadata`` is never created.
+- A topic that the controller cannot read and this broker does not know has LEADER_NOT_AVAILABLE,
+  and is not created: it may exist (docs/decisions/0111).
 """
 
 from __future__ import annotations
@@ -135,7 +137,7 @@ def _once(asked: list[Any]) -> list[Any]:
 
 
 def _creatable(broker: Broker, name: str) -> bool:
-    known = broker.metadata.topic(name) is not None
+    known = broker.metadata.topic(name) is not None or name in broker.metadata.unreadable
     return not known and why_invalid(name) is None and name != METADATA_TOPIC
 
 
@@ -161,14 +163,19 @@ def _find(metadata: MetadataCache, asked: Asked) -> TopicMetadata | None:
     return metadata.topic_by_id(asked.topic_id) if by_id else metadata.topic(asked.name or "")
 
 
-def _missing(asked: Asked, refused: dict[str, ErrorCode]) -> Any:
+def _missing(
+    asked: Asked, refused: dict[str, ErrorCode], unreadable: frozenset[str] = frozenset()
+) -> Any:
     if asked.topic_id != NO_UUID:
         code = ErrorCode.UNKNOWN_TOPIC_ID
         return Topic(name=None, topic_id=asked.topic_id, error_code=code)
     name = asked.name or ""
     if why_invalid(name) is not None:
         return Topic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
-    code = refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if name in unreadable:
+        unknown = ErrorCode.LEADER_NOT_AVAILABLE
+    code = refused.get(name, unknown)
     return Topic(name=name, error_code=code, is_internal=name in INTERNAL_TOPICS)
 
 
@@ -189,7 +196,7 @@ def _topics(
         for each in part:
             known = each if everything else _find(metadata, each)
             if known is None:
-                found = _encoded(form, _missing(each, refused))
+                found = _encoded(form, _missing(each, refused, metadata.unreadable))
             else:
                 appearance, change = view.appearance_of(known, form), known.change
                 kept = metadata.encoded.get(known.name, change, appearance)

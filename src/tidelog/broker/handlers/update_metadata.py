@@ -2,6 +2,7 @@
 
 - The first one on a channel is complete; later ones change the partitions that they name. A
   partition with leader -2 is removed.
+- v7, tag 10000: topics that it cannot speak of; what is known of them stays (docs/decisions/0111).
 - v7: topic ids (KIP-516); v8: counts, resize and partition epochs (KIP-253).
 """
 

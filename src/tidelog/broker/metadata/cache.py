@@ -134,6 +134,9 @@ class MetadataCache:
         """Called with each topic that is shown with a newer resize epoch."""
         self.when_brokers_changed: Callable[[], None] = lambda: None
         """Called after the live brokers, or what is known of one, have changed."""
+        self.unreadable: frozenset[str] = frozenset()
+        """Topics that the controller cannot read: what is known of them here stays, and one of
+        which nothing is known may exist (docs/decisions/0111)."""
         self._absent: dict[str, UUID] = {}
         self._changed: dict[asyncio.Future[None], None] = {}
         self._changes = 0
@@ -204,8 +207,8 @@ class MetadataCache:
         resized: list[str] = []
         shown = self.topics
         if complete:
-            self.topics, self.names = {}, TopicNames()
-            self.encoded.clear()
+            self._begin_complete(request.unreadable_topics)
+        self.unreadable = frozenset(request.unreadable_topics)
         self.controller_id = request.controller_id
         self.max_partition_epoch = max(self.max_partition_epoch, request.max_partition_epoch)
         former_brokers = self.brokers
@@ -233,6 +236,15 @@ class MetadataCache:
                 self._remember(name, topic_id)
             elif now is None or _differ(topic_id, now.topic_id):
                 self.when_gone(name)
+
+    def _begin_complete(self, kept: Iterable[str]) -> None:
+        """Forget all topics except these, of which the request says nothing."""
+        shown, self.topics, self.names = self.topics, {}, TopicNames()
+        self.encoded.clear()
+        for topic in (shown[name] for name in kept if name in shown):
+            self.topics[topic.name] = topic
+            if topic.topic_id != NO_UUID:
+                self.names.put(topic.name, topic.topic_id)
 
     def _ids(self, names: Iterable[str]) -> dict[str, UUID]:
         """Return the last known ids of topics; removes them from the absent ones."""

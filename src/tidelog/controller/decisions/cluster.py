@@ -303,6 +303,15 @@ class ClusterState:
         """Return the version of a partition's state node; -1 when it has none."""
         return self.versions.get(layout.state(*tp), -1)
 
+    @property
+    def unreadable_topics(self) -> list[str]:
+        """The topics whose nodes are damaged, sorted: no request can say what they have, and none
+        may mean by its silence that they have nothing (docs/decisions/0111)."""
+        if not self.damaged:
+            return []
+        parted = (path.rpartition("/") for path in self.damaged)
+        return sorted(name for above, _, name in parted if above == layout.TOPICS)
+
     def replicas(self, tp: TopicPartition) -> list[int]:
         """Return a partition's assignment; empty while its topic's node cannot be read."""
         node = self.topics.get(tp.topic)

@@ -11,7 +11,8 @@ Owns the meaning of each external change. How the controller notices it: see
 | a topic's node without our fields, or with another id | the controller restores them |
 | other replicas, or fewer partitions, in a topic's node | the former ones are restored: only a |
 | | reassignment moves replicas; missing data deletes nothing (promises 20, 21) |
-| a topic's node removed or unreadable | reported as damaged; no FULL until it is repaired |
+| a topic's node removed or unreadable | reported as damaged; brokers leave the topic as it is |
+| the same node, repaired | leaders are elected where they died meanwhile; all is sent |
 | ``/admin/delete_topics/T`` | the topic is deleted (``deletion.take_up``) |
 | ``/admin/reassign_partitions`` | its moves start (``reassignment_node``) |
 | ``/config/topics/T``, ``/config/brokers/N`` | brokers are sent it at once |
@@ -31,6 +32,7 @@ from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.deletion import take_up as delete_marked
+from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.external_counts import taken_up, wanted, without_counts
 from tidelog.controller.decisions.growth import Growth
@@ -43,6 +45,7 @@ from tidelog.controller.decisions.nodes import (
     why_none,
 )
 from tidelog.controller.decisions.ordered_delivery import ORDERED, switched_on
+from tidelog.controller.decisions.settlement import settle_all
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
@@ -116,7 +119,7 @@ def take_up(
     """
     taken = Taken()
     writes: list[Write] = []
-    indexes = indexes_with_state(cluster)
+    indexes, unreadable = indexes_with_state(cluster), cluster.unreadable_topics
     for path, node in sorted(nodes.items()):
         above, _, name = path.rpartition("/")
         if above == layout.TOPICS:
@@ -160,6 +163,7 @@ def take_up(
             taken.notes.append(f"{path} was {'removed' if node is None else 'written'}")
     topics = {layout.topic_of(path) for path in nodes}
     taken.errors += check_agreement(cluster, {x for x in topics if x is not None})
+    writes += _settled(cluster, set(unreadable).difference(cluster.unreadable_topics))
     completed = complete(cluster, entropy)
     deleted: Decision[list[str]] = Decision([])
     if cluster.went_back is None:
@@ -171,6 +175,16 @@ def take_up(
     # A revision of its own, by which the controller knows which brokers have the change.
     decided = (*kept, *deleted.writes) or (Put(layout.REVISION, Counter(cluster.revision + 1)),)
     return Decision(taken, decided, splits=True)
+
+
+def _settled(cluster: ClusterState, repaired: set[str]) -> list[Write]:
+    """Elect leaders for topics whose nodes can be read again: brokers may have died meanwhile."""
+    places = [
+        TopicPartition(name, index)
+        for name in sorted(repaired & cluster.topics.keys() - cluster.marked)
+        for index in cluster.topics[name].partitions
+    ]
+    return settle_all(cluster, places, Standing.of(cluster)) if places else []
 
 
 def _concerns(write: Write, topics: set[str]) -> bool:

@@ -89,9 +89,13 @@ def late_steps(cluster: ClusterState, broker: int | None = None) -> Work[list[La
     if not was_accepted(cluster) or not cluster.level.topic_ids:
         return late
     asked = sorted(cluster.brokers) if broker is None else [broker]
+    unreadable = frozenset(cluster.unreadable_topics)
     for one in asked:
         for name, topic_id, index, end in _reported(cluster, one):
             yield None
+            if name in unreadable and _may_be_of(cluster, name, topic_id):
+                # What of it is assigned is not known (docs/decisions/0111).
+                continue
             tp = TopicPartition(name, index)
             if _is_hosted(cluster, one, tp, topic_id, end) or _was_taken(
                 cluster, one, tp, topic_id, end
@@ -144,17 +148,21 @@ def forget_stale(
     broker: int,
     named: Mapping[tuple[UUID, int], int],
     refused: Collection[tuple[UUID, int]],
+    left: Collection[str] = (),
 ) -> None:
     """Forget the replicas of a broker's report that a FULL made stale: they are gone.
 
     ``named`` has the partition epochs of those that it named, ``refused`` those whose directory
-    failed. A store that was never accepted has no late ones, and remembers the report as it was.
+    failed, ``left`` the topics that it could not speak of. A store that was never accepted has no
+    late ones, and remembers the report as it was.
     """
     if not was_accepted(cluster):
         return
 
     def gone(topic_id: UUID, index: int, end: LogEnd) -> bool:
         if (topic_id, index) in refused or (NO_ID, index) in refused:
+            return False
+        if cluster.held.get(topic_id) in left:
             return False
         epoch = named.get((topic_id, index))
         return epoch is None or (
@@ -168,6 +176,12 @@ def _reported(cluster: ClusterState, broker: int) -> Iterator[tuple[str, UUID, i
     for (topic_id, index), end in cluster.inventories.get(broker, {}).items():
         name = cluster.names.get(topic_id) or cluster.held.get(topic_id, "?")
         yield name, topic_id, index, end
+
+
+def _may_be_of(cluster: ClusterState, name: str, topic_id: UUID) -> bool:
+    """Whether a replica may be of the topic with this name, whose node cannot be read."""
+    history = cluster.topic_histories.get(name)
+    return history is None or history.topic_id == layout.id_text(topic_id)
 
 
 def _is_hosted(

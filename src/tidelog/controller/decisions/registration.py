@@ -311,4 +311,32 @@ def _lost(
     if request.ended is FormerRegistration.UNCLEAN:
         return set(places)
     # A replica that is missing from the inventory counts as lost, however the life ended.
-    return {tp for tp in places if cluster.log_end(request.broker, tp) is None}
+    unread = frozenset(cluster.unreadable_topics)
+    held = _held_by_name(request) if unread else {}
+    return {
+        tp
+        for tp in places
+        if (
+            not _is_same(cluster, tp, held.get(tp))
+            if tp.topic in unread
+            else cluster.log_end(request.broker, tp) is None
+        )
+    }
+
+
+def _held_by_name(request: Registration) -> dict[TopicPartition, LogEnd]:
+    """Return what a broker holds, by name: of a topic that cannot be read the id may be unknown."""
+    named = {
+        TopicPartition(request.held[topic_id], index): end
+        for (topic_id, index), end in request.inventory.items()
+        if topic_id in request.held
+    }
+    return {**request.nameless, **named}
+
+
+def _is_same(cluster: ClusterState, tp: TopicPartition, end: LogEnd | None) -> bool:
+    """Whether a replica can be of the present incarnation of its partition."""
+    node = cluster.partition_nodes.get(tp)
+    if end is None or node is None:
+        return end is not None
+    return end.partition_epoch in (-1, node.partition_epoch)

@@ -41,7 +41,8 @@ def settle_all(
     ``lost``: partitions whose replica on the restarted broker may lack committed records.
     ``allow_unclean`` overrides the topics' configuration. With ``only_with_room`` partitions are
     skipped whose topic has no room for another debt record. Partitions in ``new_epochs`` get a new
-    leader epoch even under the same leader. Partitions with damaged nodes stay unchanged.
+    leader epoch even under the same leader. Partitions with damaged nodes stay unchanged; in a
+    topic that cannot be read a ``lost`` replica leaves the ISR, or is noted as the last of it.
     """
     writes: list[Write] = []
     debts: dict[str, dict[int, UncleanDebt]] = {}
@@ -50,7 +51,11 @@ def settle_all(
     for tp in places:
         state = cluster.states.get(tp)
         replicas = cluster.replicas(tp)
-        if state is None or not replicas:
+        if state is None:
+            continue
+        if not replicas:
+            if tp in lost and layout.topic(tp.topic) in cluster.damaged:
+                writes += _without_lost_unread(cluster, tp, standing)
             continue
         if cluster.damaged and layout.state(*tp) in cluster.damaged:
             continue
@@ -82,6 +87,20 @@ def settle_all(
             debts.setdefault(topic, {})[tp.partition] = debt
     # Before the elections: every unclean election has its debt record.
     return [*_put_debts(cluster, debts), *writes]
+
+
+def _without_lost_unread(
+    cluster: ClusterState, tp: TopicPartition, standing: Standing
+) -> list[Write]:
+    """Return the write that notes a lost replica while the topic's replicas cannot be read.
+
+    A leader is elected, and the last member compared, when they can be.
+    """
+    state, broker = cluster.states[tp], standing.new_incarnation
+    if broker is None or layout.state(*tp) in cluster.damaged:
+        return []
+    new = without_lost(state, broker, {}, awaited=[broker])
+    return [] if new == state else [put_state(cluster, tp, new)]
 
 
 def _settled(
