@@ -118,13 +118,17 @@ def batch_of(
     codec_: Codec = Codec.NONE,
     at_ms: int | None = None,
     keys: bool = False,
+    longest: int | None = None,
 ) -> bytes:
-    """A batch of text that compresses a little."""
+    """A batch of text that compresses a little; the values have ``size`` bytes, or as many to
+    ``longest``."""
     at_ms = int(time.time() * 1000) if at_ms is None else at_ms
     chance = random.Random(size)
     made = [
-        NewRecord(at_ms, b"%d" % number if keys else None, chance.randbytes(size // 2) * 2)
-        for number in range(records)
+        NewRecord(at_ms, b"%d" % number if keys else None, chance.randbytes(length // 2) * 2)
+        for number, length in enumerate(
+            chance.randint(size, longest or size) for _ in range(records)
+        )
     ]
     return build_batch(made, codec=codec_)
 
@@ -270,6 +274,12 @@ ROWS: tuple[RequestRow, ...] = (
         2_000,
         11,
         partial(produce, COMPACTED, [0], 100, records=RECORDS, keys=True),
+    ),
+    RequestRow(
+        f"Produce of {RECORDS} keyed records of 50 to 400 B to a compacted topic",
+        2_000,
+        11,
+        partial(produce, COMPACTED, [0], 50, records=RECORDS, keys=True, longest=400),
     ),
     *(
         RequestRow(

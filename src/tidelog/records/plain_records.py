@@ -21,7 +21,7 @@ _NULL = 1
 _LEAST_ROW = 8
 """Fewer records of one layout are as soon read one by one."""
 
-_FIRST_SINGLES = 32
+_FIRST_SINGLES = 64
 """How many records are read one by one before the next look for such a row; twice as many after
 each look that was in vain."""
 
@@ -32,8 +32,9 @@ timestamp and its record's index, and the oldest one and its record's index."""
 
 
 class _Deltas(NamedTuple):
-    # The offset deltas whose shortest form has ``size`` bytes, the first ``begin``; as ``unpack``
-    # reads them between timestamp and key length, and as columns of bytes.
+    # The offset deltas whose shortest form has ``size`` bytes, from ``begin`` on: as ``unpack``
+    # reads them, between attributes with timestamp (one number, attributes are the low byte) and
+    # the key's length; and as columns of bytes.
     begin: int
     end: int
     size: int
@@ -44,12 +45,12 @@ class _Deltas(NamedTuple):
 
 _PAIRS = [(2 * index & 0x7F | 0x80, 2 * index >> 7) for index in range(64, 8192)]
 _DELTAS = (
-    _Deltas(0, 64, 1, Struct("<BBBB"), list(range(0, 128, 2)), (bytes(range(0, 128, 2)),)),
+    _Deltas(0, 64, 1, Struct("<HBB"), list(range(0, 128, 2)), (bytes(range(0, 128, 2)),)),
     _Deltas(
         64,
         8192,
         2,
-        Struct("<BBHB"),
+        Struct("<HHB"),
         [low | high << 8 for low, high in _PAIRS],
         (bytes(low for low, _ in _PAIRS), bytes(high for _, high in _PAIRS)),
     ),
@@ -128,7 +129,7 @@ def _pass_singles(
 ) -> Place:
     position, index, newest, newest_at, oldest, oldest_at = place
     unpack, fixed = deltas.unpack.unpack_from, 3 + deltas.size
-    last_time = -1
+    last_head = -1
     # It knows how many are left: no count of its own in this loop.
     rest = iter(deltas.values[index - deltas.begin : stop - deltas.begin])
     try:
@@ -142,8 +143,8 @@ def _pass_singles(
                     break
                 size = size & 0x7F | high << 7
                 body = position + 2
-            attributes, time, said, key = unpack(payload, body)
-            if attributes or said != delta or size & 1:
+            head, said, key = unpack(payload, body)
+            if said != delta:
                 break
             at = body + fixed
             if not key & 0x81:
@@ -163,13 +164,14 @@ def _pass_singles(
                 if high >= 0x80 or value & 1:
                     break
                 at += 2 + ((value & 0x7F | high << 7) >> 1)
-            # The number of headers, and with that the end of the record.
-            if payload[at] or at + 1 != body + (size >> 1):
+            # The number of headers, and with that the end of the record; no odd size is twice that.
+            if payload[at] or (at + 1 - body) * 2 != size:
                 break
-            if time != last_time:
-                if time >= 0x80:
+            if head != last_head:
+                time = head >> 8
+                if head & 0xFF or time >= 0x80:
                     break
-                last_time, index = time, stop - 1 - length_hint(rest)
+                last_head, index = head, stop - 1 - length_hint(rest)
                 time = first + ((time >> 1) ^ -(time & 1))
                 if time > newest:
                     newest, newest_at = time, index

@@ -235,7 +235,8 @@ def _check_records(inside: _Inside, wanted: BatchDemands) -> Work[Rejected | Non
         refusal = why_not_in_time(time, configs, wanted.now_ms)
         if refusal is not None:
             return replace(refusal, records=(index,))
-    inside.header = header._replace(max_timestamp=scan.newest[0])
+    if scan.newest[0] != header.max_timestamp:
+        inside.header = header._replace(max_timestamp=scan.newest[0])
     return None
 
 
