@@ -26,6 +26,7 @@ from tests.support.java import missing
 
 import tidelog
 from benchmarks import (
+    compaction,
     consumer_throughput,
     idle_latency,
     java_producer,
@@ -78,6 +79,7 @@ NODE_ROWS: tuple[Row, ...] = (
     *consumer_throughput.ROWS,
     *start_and_memory.ROWS,
     *spark_read.ROWS,
+    *compaction.ROWS,
 )
 CLUSTER_ROWS: tuple[Row, ...] = (*three_nodes.ROWS, *moving.ROWS, *idle_latency.ROWS)
 ALL_ROWS = (*NODE_ROWS, *CLUSTER_ROWS)

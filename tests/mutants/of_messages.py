@@ -285,7 +285,7 @@ MUTANTS = (
     ),
     Mutant(
         "batches of one size are read alike by half of their lengths",
-        "src/tidelog/pipeline/decoding/starts.py::_has_pattern",
+        "src/tidelog/records/starts.py::_has_pattern",
         "    if len(second):\n"
         "        same &= (view[second[None, :] + shifts] == view[second][None, :]).all(axis=1)\n",
         "",

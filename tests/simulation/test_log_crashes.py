@@ -26,6 +26,7 @@ from tests.simulation.kernel import (
 from tests.simulation.log_node import KEYS, RECORDS, SMALL, Node, P, kept
 from tests.simulation.scenarios.log import COMPACT, DELETE
 from tests.simulation.scenarios.log_steps import PATH
+from tests.support.compacting import few
 from tests.support.pieces import beside_others
 from tests.support.storage_logs import removed_now
 from tidelog.model.configs.topic import TopicConfigs
@@ -78,6 +79,18 @@ def _compact(node: Node, log: PartitionLog) -> None:
     assert finish(applying(log, compact(node.view, plan), node.clock.now_ms)) is not None
     log.sync()
     node.clock.now_ms += 1
+    removed_now(node.directory)
+
+
+def _compact_in_runs(node: Node, log: PartitionLog) -> None:
+    """A table for three keys at a time: later runs read a clean part, and headers of it."""
+    runs = 0
+    while plan := plan_compaction(log, node.clock.now_ms, share=few(3)):
+        result = compact(node.view, plan)
+        assert finish(applying(log, result, node.clock.now_ms)) is not None
+        _newest_are_read(node, log)
+        runs += 1
+    assert runs > 1
     removed_now(node.directory)
 
 
@@ -225,6 +238,12 @@ CASES = [
     ),
     Case("retention beside syncs", _retain_beside_others, lambda offset: offset >= RECORDS - 2),
     Case("compaction", _compact, lambda offset: offset >= RECORDS - KEYS, COMPACTED),
+    Case(
+        "compaction in runs of few keys",
+        _compact_in_runs,
+        lambda offset: offset >= RECORDS - KEYS,
+        replace(COMPACTED, file_delete_delay_ms=60_000),
+    ),
     Case(
         "compaction beside syncs",
         _compact_beside_others,

@@ -9,8 +9,7 @@ from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.work import finish
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
 from tidelog.storage.compaction.cleaner import compact
-from tidelog.storage.compaction.newest import ENTRY_BYTES
-from tidelog.storage.compaction.plan import WHOLE, Share, plan_compaction
+from tidelog.storage.compaction.plan import ENTRY_BYTES, WHOLE, Share, plan_compaction
 from tidelog.storage.compaction.swap import applying
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended

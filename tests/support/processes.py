@@ -176,4 +176,16 @@ def tree_resident_bytes(pid: int) -> int:
     return total
 
 
+def tree_bytes(pid: int) -> tuple[int, int]:
+    """Bytes that a process, its ended children, and its living descendants have read and written
+    by system calls: rchar and wchar of /proc/PID/io."""
+    said = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+    read, written = int(said["rchar"]), int(said["wchar"])
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            of_child = tree_bytes(int(child))
+            read, written = read + of_child[0], written + of_child[1]
+    return read, written
+
+
 SIGSTOP, SIGCONT = signal.SIGSTOP, signal.SIGCONT

@@ -66,9 +66,9 @@ def retain_past_the_watermark(patch: pytest.MonkeyPatch) -> None:
 def drop_the_newest_value(patch: pytest.MonkeyPatch) -> None:
     get = NewestOffsets.get
 
-    def off_by_one(self: NewestOffsets, key: bytes) -> int:
-        offset = get(self, key)
-        return offset if offset < 0 else offset + 1
+    def off_by_one(self: NewestOffsets, digests: Any) -> Any:
+        offsets = get(self, digests)
+        return offsets + (offsets >= 0)
 
     patch.setattr(NewestOffsets, "get", off_by_one)
 

@@ -137,7 +137,8 @@ class TopicConfigs:
     file_delete_delay_ms: int = _row(
         LONG,
         60_000,
-        "How long a removed file stays on disk under another name, in ms.",
+        "How long a removed file stays on disk under another name, in ms; what compaction has "
+        "replaced goes at once.",
         "log.segment.delete.delay.ms",
         check=AT_LEAST_0,
     )

@@ -13,17 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.pipeline.decoding.batches import AbortedTransactions, Buffer, scan
-from tidelog.pipeline.decoding.columns import (
-    Fields,
-    binary_column,
-    headers_column,
-    read_fields,
-)
-from tidelog.pipeline.decoding.starts import Span, all_starts
-from tidelog.pipeline.decoding.varints import Positions
+from tidelog.pipeline.decoding.columns import binary_column, headers_column
 from tidelog.pipeline.schema import COLUMNS, EPOCH, LEADER_EPOCH, LOST_TO, arrow_schema
 from tidelog.records.batch import BatchHeader
+from tidelog.records.fields import Fields, read_fields
 from tidelog.records.record import CorruptRecords
+from tidelog.records.starts import Span, all_starts
+from tidelog.records.varints import Positions
 
 # One Arrow batch is made of about so many uncompressed bytes of records: large enough that the cost
 # per batch vanishes, small enough that positions fit into Arrow's 32 bits many times over.

@@ -6,75 +6,13 @@ numpy reads the varints, Arrow copies keys, values and headers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tidelog.pipeline.decoding.varints import Bytes, Positions, read_varints
 from tidelog.pipeline.schema import COLUMNS
+from tidelog.records.fields import Booleans, Fields, Segments, read_segments
 from tidelog.records.record import CorruptRecords
-
-Booleans = npt.NDArray[np.bool_]
-
-_SMALLEST_HEADER = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Where one field of each record lies; null where `valid` is false (begin = end there)."""
-
-    begin: Positions
-    end: Positions
-    valid: Booleans | None
-
-    def cut(self, low: int, high: int) -> Segments:
-        valid = None if self.valid is None else self.valid[low:high]
-        return Segments(self.begin[low:high], self.end[low:high], valid)
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """What the fixed part of each record says. Offsets and timestamps are still deltas."""
-
-    timestamp_deltas: Positions
-    offset_deltas: Positions
-    keys: Segments
-    values: Segments
-    header_counts: Positions
-    header_begin: Positions
-    ends: Positions
-
-
-def read_fields(view: Bytes, starts: Positions, ends: Positions) -> Fields:
-    """The fields of the records at `starts`. Raises CorruptRecords."""
-    length, pos = read_varints(view, starts)
-    if not np.array_equal(pos + length, ends):
-        raise CorruptRecords("the length of a record is negative or too large")
-    timestamps, pos = read_varints(view, pos + 1)  # one byte of attributes, unused
-    offsets, pos = read_varints(view, pos)
-    keys, pos = _segments(view, pos, ends)
-    values, pos = _segments(view, pos, ends)
-    headers, pos = read_varints(view, pos)
-    if (pos > ends).any() or (headers < 0).any() or (headers * _SMALLEST_HEADER > ends - pos).any():
-        raise CorruptRecords("a record is longer than its length")
-    return Fields(timestamps, offsets, keys, values, headers, pos, ends)
-
-
-def _segments(view: Bytes, begins: Positions, ends: Positions) -> tuple[Segments, Positions]:
-    length, begin = read_varints(view, begins)
-    shortest = int(length.min())
-    valid = None
-    if shortest < 0:
-        if shortest < -1:
-            raise CorruptRecords("a key, value or header of a record has a negative length")
-        valid = length >= 0
-        length = np.maximum(length, 0)
-    end = begin + length
-    if (end > ends).any():
-        raise CorruptRecords("a key, value or header reaches beyond its record")
-    return Segments(begin, end, valid), end
+from tidelog.records.varints import Bytes
 
 
 def binary_column(data: pa.Buffer, fields: Segments, kind: pa.DataType) -> pa.Array:
@@ -129,10 +67,10 @@ def headers_column(view: Bytes, data: pa.Buffer, fields: Fields) -> pa.Array:
     for position in range(int(fields.header_counts.max())):
         rows = np.flatnonzero(fields.header_counts > position)
         slots = bounds[rows] + position
-        keys, after = _segments(view, places[rows], fields.ends[rows])
+        keys, after = read_segments(view, places[rows], fields.ends[rows])
         if keys.valid is not None:
             raise CorruptRecords("a header has no key")
-        values, after = _segments(view, after, fields.ends[rows])
+        values, after = read_segments(view, after, fields.ends[rows])
         places[rows] = after
         key_begin[slots], key_end[slots] = keys.begin, keys.end
         value_begin[slots], value_end[slots] = values.begin, values.end

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from math import inf
 
 from tidelog.records.batch import MAX_INT32
-from tidelog.storage.compaction.newest import ENTRY_BYTES, MOST_FULL, NewestOffsets
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.times import largest_timestamp
+
+ENTRY_BYTES = 24
+"""Of a key in the table of a run, whatever its length: as Apache Kafka's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,6 @@ class Share:
     """Read and written (``log.cleaner.io.max.bytes.per.second``), when the run begins."""
     rate_file: str = ""
     """The file that has the present rate; "" where there is no limit to follow."""
-
-    def table_for(self, offsets: int) -> NewestOffsets:
-        """Return a table that has room for so many keys, or for as many as this share allows."""
-        entries = self.buffer_bytes // ENTRY_BYTES
-        limit = int(entries * min(self.load_factor, MOST_FULL))
-        # Twice as many as keys: searches are short, and a small log takes no large table.
-        return NewestOffsets(min(limit, offsets), min(entries, 2 * offsets))
 
 
 WHOLE = Share()
@@ -96,7 +91,11 @@ class CompactionResult:
     records_read: int
     records_kept: int
     bytes_read: int
+    """Of the segments that were rewritten, or left as they were."""
     bytes_kept: int
+    bytes_from_disk: int = 0
+    """All reads of the run: dirty segments are read twice, for keys and for records."""
+    bytes_to_disk: int = 0
 
 
 @dataclass(frozen=True, slots=True)

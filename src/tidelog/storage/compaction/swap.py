@@ -99,8 +99,9 @@ def _swap(
         old += exchange(log, former, fresh)
         yield None
     renamed = yield partial(_rename_old, disk, old)
-    # A read that is under way may still have one of these files open.
-    log.dirty.remove_renamed(renamed, now_ms + log.configs.file_delete_delay_ms)
+    # At once, not after ``file.delete.delay.ms``: what a read has open stays until it is closed,
+    # and a run over a large log would need its room three times.
+    log.dirty.remove_renamed(renamed, now_ms)
     number = log.dirty.names_changed
     yield directory.sync
     log.dirty.names_synced(number)

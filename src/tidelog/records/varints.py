@@ -48,6 +48,8 @@ def _read(data: Bytes, places: Positions) -> tuple[Positions, Positions]:
             value[longer] |= (byte & 127).astype(np.int64) << (7 * group)
             after[longer] += 1
             more[longer] = byte > 127
+        if group == MAX_BYTES - 1 and (byte > 1).any():
+            raise CorruptRecords("a varint of a record has more than 64 bits")
         if not more.any():
             return _unzigzag(value), after
     raise CorruptRecords("a varint of a record is longer than ten bytes")

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tidelog.pipeline.decoding.varints import Bytes, Positions
 from tidelog.records.record import CorruptRecords
+from tidelog.records.varints import Bytes, Positions
 
 # Below this the checks of a run cost more than the loop.
 _SHORTEST_RUN = 64
