@@ -241,7 +241,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a later audit compared counts among the batches before",
-        "src/tidelog/pipeline/audit/since.py::_is_of",
+        "src/tidelog/pipeline/audit/record.py::_is_of",
         "    if not 0 <= recorded.batch <= whole.batch:\n",
         "    if not 0 <= recorded.batch:\n",
         "tests/unit/pipeline/test_audit_bounds.py",

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from tidelog.cli.copy_room import lacks_room
 from tidelog.client.admin.groups import GroupListing
-from tidelog.client.admin.nodes import REASSIGNMENTS, RESIZES, LogDir, Placements
+from tidelog.client.admin.nodes import REASSIGNMENTS, RESIZES, LogDir, Placements, lacks_room
 from tidelog.client.errors import ClientError
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import NO_LEADER, BrokerAddress, Topic

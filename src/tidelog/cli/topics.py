@@ -32,7 +32,7 @@ from tidelog.cli.reassigning import balancing, closing, described
 from tidelog.cli.reassigning.plan_file import parse_brokers
 from tidelog.cli.reassigning.steps import Done
 from tidelog.cli.refusal import Failed, WrongUsage
-from tidelog.cli.resizing import waiting_groups
+from tidelog.cli.resizing import gates_shown
 from tidelog.cli.resizing.altering import alter_counts, check_alter
 from tidelog.cli.suggestions import why_no_match
 from tidelog.client.admin import topics as admin
@@ -251,7 +251,7 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
     await described.add_moves(cluster, shown, Placements.of(condition), responds=responds)
     await resized.add_resizes(cluster, matching, shown, settings)
     resized.add_reported(condition, shown)
-    await waiting_groups.add_waiting_groups(cluster, matching, shown)
+    await gates_shown.add_waiting_groups(cluster, matching, shown)
     chosen = [chooser for option, chooser in ONLY.items() if flags[parameter_of(option)]]
     if chosen:
         for topic_shown in shown:
@@ -329,7 +329,7 @@ def _print_topic(shown: dict[str, Any]) -> None:
     resized.print_plan(shown)
     resized.print_misplaced(shown)
     resized.print_retired(shown)
-    waiting_groups.print_waiting_groups(shown)
+    gates_shown.print_waiting_groups(shown)
 
 
 def print_partitions(items: Sequence[dict[str, Any]], *, moves: bool, resizes: bool) -> None:

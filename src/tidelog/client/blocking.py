@@ -16,7 +16,7 @@ from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import GaveUp
 from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.fetch_requests import FetchOptions
-from tidelog.client.fetching.fetcher import PREFETCH_BYTES, Fetcher
+from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.topics import TopicPartition
 
@@ -138,7 +138,6 @@ class BlockingCluster:
         epochs: Mapping[TopicPartition, int] | None = None,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         options: FetchOptions | None = None,
-        prefetch_bytes: int = PREFETCH_BYTES,
         idle_timeout_ms: int = 120_000,
     ) -> Iterator[Fetched]:
         """Yield the raw batches of each partition from its start up to (not including) its end.
@@ -153,7 +152,7 @@ class BlockingCluster:
         wanted = {tp: bounds for tp, bounds in ranges.items() if bounds[0] < bounds[1]}
         if not wanted:
             return
-        fetcher = self.call(self._begin(wanted, epochs, isolation, options, prefetch_bytes))
+        fetcher = self.call(self._begin(wanted, epochs, isolation, options))
         try:
             idle_ms = 0
             while not fetcher.finished():
@@ -177,11 +176,8 @@ class BlockingCluster:
         epochs: Mapping[TopicPartition, int] | None,
         isolation: IsolationLevel,
         options: FetchOptions | None,
-        prefetch_bytes: int,
     ) -> Fetcher:
-        fetcher = Fetcher(
-            self.cluster, isolation=isolation, options=options, prefetch_bytes=prefetch_bytes
-        )
+        fetcher = Fetcher(self.cluster, isolation=isolation, options=options)
         fetcher.assign(
             {tp: start for tp, (start, _) in wanted.items()},
             {tp: end for tp, (_, end) in wanted.items()},

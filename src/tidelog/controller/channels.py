@@ -8,12 +8,12 @@ when a broker gets one or loses it: see ``session_watch``.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Collection, Sequence
 from typing import Protocol
 from uuid import UUID
 
 from tidelog.controller.announcements import Announcements
-from tidelog.controller.channel_keys import ChannelKeys
 from tidelog.controller.consequences import Kind
 from tidelog.controller.decisions import deletion
 from tidelog.controller.decisions.cluster import ClusterState
@@ -27,6 +27,27 @@ from tidelog.controller.slices import perform_in_slices
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
+
+KEY_BITS = 128
+
+
+class ChannelKeys:
+    """One key for each broker that registered, for the newest epochs only."""
+
+    def __init__(self, entropy: random.Random) -> None:
+        self._entropy = entropy
+        self._keys: dict[int, tuple[tuple[int, int], UUID]] = {}
+
+    def of(self, broker: int, controller_epoch: int, broker_epoch: int) -> UUID:
+        """Return the key of a broker in these epochs; the first call makes it."""
+        epochs = (controller_epoch, broker_epoch)
+        kept = self._keys.get(broker)
+        if kept is not None and kept[0] == epochs:
+            return kept[1]
+        # Never zero: on the wire zero means no key.
+        key = UUID(int=self._entropy.getrandbits(KEY_BITS) or 1)
+        self._keys[broker] = (epochs, key)
+        return key
 
 
 class ChannelsOwner(Performer, Protocol):

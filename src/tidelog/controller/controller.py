@@ -29,7 +29,6 @@ from tidelog.controller.decisions.decision import Decision, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.journal import committed, operations, parts, with_revision
 from tidelog.controller.deleted_names import DeletedNames
-from tidelog.controller.entropy import SeamEntropy
 from tidelog.controller.founding import Founding
 from tidelog.controller.pending import Changes, changes_of, unclean_elections
 from tidelog.controller.performing import NotActive
@@ -67,7 +66,7 @@ class Controller:
         self.configs = configs
         self.seams = seams
         self.store = store
-        self.entropy: Entropy = SeamEntropy(seams)
+        self.entropy: Entropy = seams
         self.cluster = ClusterState()
         self.unclean_elections = 0
         """How many this controller has decided since its start."""

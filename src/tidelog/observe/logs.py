@@ -17,7 +17,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from enum import Enum
 from typing import Any, TextIO
 
@@ -190,9 +190,8 @@ class _Kind:
 class BoundedHandler(logging.StreamHandler[TextIO]):
     """Writes lines to a stream, of each kind at most its bound."""
 
-    def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._now = now
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -201,7 +200,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
             super().emit(record)
             return
         kind = self._kind(record)
-        now = self._now()
+        now = time.monotonic()
         left_out = 0
         if now - kind.since >= KIND_S:
             kind.since, kind.characters = now, 0
@@ -235,7 +234,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         if kind is None:
             if len(self._kinds) >= MAX_KINDS:
                 key = ("", "")
-            kind = self._kinds.setdefault(key, _Kind(self._now()))
+            kind = self._kinds.setdefault(key, _Kind(time.monotonic()))
         return kind
 
 

@@ -37,3 +37,7 @@ class Seams:
     def new_uuid(self) -> uuid.UUID:
         """Return a random UUID (version 4) from this process's randomness."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+    def below(self, bound: int) -> int:
+        """Return a random number from 0 on, below ``bound``."""
+        return self.random.randrange(bound)

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.client.groups.missing_topics import MissingTopics
+from tidelog.client.groups.position_lookup import MissingTopics
 from tidelog.client.metadata import ClusterMetadata, Topic
 from tidelog.model.errors import ErrorCode
 

@@ -21,7 +21,7 @@ from tidelog.pipeline.audit.homes import away_from_home
 from tidelog.pipeline.audit.lake_side import CONTENT, LakeFileRows
 from tidelog.pipeline.audit.live import Live
 from tidelog.pipeline.audit.pieces import losses_of, overlaps, pieces_of
-from tidelog.pipeline.audit.since import known_and_new
+from tidelog.pipeline.audit.record import known_and_new
 from tidelog.pipeline.lake import offsets
 from tidelog.pipeline.lake.chain import read_manifests, summary
 from tidelog.pipeline.lake.layout import Layout

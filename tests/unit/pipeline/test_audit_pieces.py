@@ -18,7 +18,7 @@ from tidelog.pipeline.audit.lake_side import LakeFileRows
 from tidelog.pipeline.audit.log_side import Again, HeaderCount
 from tidelog.pipeline.audit.pieces import OFFSETS_PER_TASK, explained, overlaps, pieces_of, tasks_of
 from tidelog.pipeline.audit.reading import PieceToCompare, runs
-from tidelog.pipeline.audit.since import known_and_new
+from tidelog.pipeline.audit.record import known_and_new
 from tidelog.pipeline.audit.totals import by_partition, partition_counts
 from tidelog.pipeline.decoding.chunks import Decoder, Origin
 from tidelog.pipeline.lake import offsets

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from tidelog.cli.copy_room import lacks_room
 from tidelog.cli.reassigning.situation import Situation
+from tidelog.client.admin.nodes import lacks_room
 from tidelog.client.errors import ClientError
 from tidelog.client.metadata import NO_LEADER
 from tidelog.model.topics import TopicPartition

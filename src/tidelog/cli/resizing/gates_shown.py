@@ -1,7 +1,8 @@
 """Gates of groups in the output of ``topics --describe`` and ``groups --describe`` (KIP-253).
 
-Owns the questions to leaders and coordinators, the lines, and the JSON. Not which partitions wait:
-see ``client.groups.gated``. A topic without children and retired partitions costs no request.
+Owns the questions to leaders and coordinators, the lines, the JSON, and which groups and topics are
+shown. Not which partitions wait: see ``client.groups.gated``. A topic without children and retired
+partitions costs no request.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import Any
 
 from tidelog.cli.many_requests import ask_each
 from tidelog.cli.output import note, say
+from tidelog.client.admin.groups import list_groups
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.fences import DescribedFences, describe_fences
+from tidelog.client.groups.consumer_protocol import PROTOCOL_TYPE
 from tidelog.client.groups.gated import (
     Awaited,
     GatedPartition,
@@ -189,3 +192,51 @@ def print_gates(gates: Mapping[str, Any]) -> None:
     """Print the lines of one group."""
     for line in lines_of(gates):
         say(line)
+
+
+async def add_waiting_groups(
+    cluster: Cluster, described: Iterable[Topic], shown: list[dict[str, Any]]
+) -> None:
+    """Add ``groups`` to each topic: what each group with something to show holds back, by id.
+
+    None where the groups are not known. Only topics with gates cost requests.
+    """
+    for item in shown:
+        item["groups"] = {}
+    topics = {topic.name: topic for topic in described if is_gated_topic(topic)}
+    items = {item["topic"]: item for item in shown if item["topic"] in topics}
+    if not items:
+        return
+    try:
+        unlisted: list[str] = []
+        listed = await list_groups(cluster, unlisted=unlisted)
+    except ClientError as error:
+        note(f"waiting groups are not shown: {error}")
+        for item in items.values():
+            item["groups"] = None
+        return
+    for line in unlisted:
+        note(line)
+    names = [group.group_id for group in listed if group.protocol_type == PROTOCOL_TYPE]
+    gates = await describe_gates(cluster, [topics[name] for name in items], names)
+    for group, of_group in gates.items():
+        for name, item in items.items():
+            own = _of_topic(of_group, name)
+            if own["gated"] or own["gated"] is None or own["members_without_gates"]:
+                item["groups"][group] = own
+
+
+def _of_topic(gates: dict[str, Any], topic: str) -> dict[str, Any]:
+    """Return the part of one topic."""
+    gated, without = gates["gated"], gates["members_without_gates"]
+    return {
+        "gated": None if gated is None else [row for row in gated if row["topic"] == topic],
+        "members_without_gates": {name: ids for name, ids in without.items() if name == topic},
+    }
+
+
+def print_waiting_groups(shown: dict[str, Any]) -> None:
+    """Print what waits in one topic, group by group."""
+    for group, gates in (shown["groups"] or {}).items():
+        for line in lines_of(gates, of_one_topic=True):
+            say(f"Group {group}: {line}")

@@ -1,6 +1,7 @@
 """The cluster and its nodes: brokers, controller, log directories, condition.
 
-Owns the client's DescribeCluster, DescribeLogDirs and DescribeCondition.
+Owns the client's DescribeCluster, DescribeLogDirs and DescribeCondition, and the rule of when log
+directories have no room for a copy: a controller does not know them.
 """
 
 from __future__ import annotations
@@ -257,3 +258,11 @@ async def _condition_from(
     request = messages.DescribeConditionRequest(subjects=list(subjects))
     answer: messages.DescribeConditionResponse = await connection.send(request, None, timeout_ms)
     return json_of(answer, answer.condition, "the cluster's condition")
+
+
+def lacks_room(dirs: Sequence[LogDir], tp: TopicPartition, size: int) -> bool:
+    """Whether the log directory with a copy, or all if none has it, lack this many bytes."""
+    holding = [entry for entry in dirs if tp in entry.replicas] or dirs
+    return bool(dirs) and all(
+        entry.error is not None or 0 <= entry.usable_bytes < size for entry in holding
+    )

@@ -40,7 +40,7 @@ from tidelog.client.groups.consumer_protocol import (
     encode_subscription,
     epochs_of_assignment,
 )
-from tidelog.client.groups.group_positions import GroupPosition, exchange_positions
+from tidelog.client.groups.group_positions import exchange_positions
 from tidelog.client.groups.membership import (
     HEARTBEATS,
     Event,
@@ -55,6 +55,7 @@ from tidelog.client.groups.resized_topics import catch_up
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.partitioning.gates import GroupPosition
 from tidelog.protocol import messages
 from tidelog.runtime.tasks import call_off
 

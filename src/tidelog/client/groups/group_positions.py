@@ -14,8 +14,6 @@ from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.partitioning.gates import GroupPosition
 from tidelog.protocol import messages
 
-__all__ = ["GroupPosition", "exchange_positions"]
-
 
 async def exchange_positions(
     cluster: Cluster,

@@ -43,8 +43,6 @@ async def lags_of(
     cluster: Cluster,
     positions: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-    *,
-    timeout_ms: int | None = None,
 ) -> dict[TopicPartition, int]:
     """Return the lag of each partition that both mappings have.
 
@@ -59,7 +57,7 @@ async def lags_of(
     if not unread:
         return lags
     failed: dict[TopicPartition, ClientError] = {}
-    fences = await describe_fences(cluster, unread, timeout_ms=timeout_ms, failed=failed)
+    fences = await describe_fences(cluster, unread, failed=failed)
     for tp, described in fences.items():
         lags[tp] = lag_without(spans[tp], fence_offsets(described))
     searched = {
@@ -67,7 +65,7 @@ async def lags_of(
         for tp in fences
         if lags[tp] and has_children(cluster.view.topics[tp.topic], tp.partition)
     }
-    fronts = await _data_begins(cluster, searched, timeout_ms)
+    fronts = await _data_begins(cluster, searched)
     for tp, begin in fronts.items():
         lags[tp] = lag_without((begin, spans[tp][1]), fence_offsets(fences[tp]))
     return lags
@@ -106,7 +104,7 @@ def _is_resized(cluster: Cluster, partition: TopicPartition) -> bool:
 
 
 async def _data_begins(
-    cluster: Cluster, spans: Mapping[TopicPartition, Span], timeout_ms: int | None
+    cluster: Cluster, spans: Mapping[TopicPartition, Span]
 ) -> dict[TopicPartition, int]:
     """Return the offset of the first data in each span, or its end."""
     begins = {tp: start for tp, (start, _) in spans.items()}
@@ -116,7 +114,7 @@ async def _data_begins(
             break
         failed: dict[TopicPartition, ClientError] = {}
         wanted = {tp: begins[tp] for tp in left}
-        read = await _read(cluster, wanted, timeout_ms, failed)
+        read = await _read(cluster, wanted, failed)
         left = []
         for tp, batches in read.items():
             begin, is_data = data_begin(batches, begins[tp])
@@ -130,7 +128,6 @@ async def _data_begins(
 async def _read(
     cluster: Cluster,
     wanted: Mapping[TopicPartition, int],
-    timeout_ms: int | None,
     failed: dict[TopicPartition, ClientError],
 ) -> dict[TopicPartition, Buffer]:
     """Read some batches of each partition from an offset on, at its leader."""
@@ -160,7 +157,7 @@ async def _read(
             for item in topic.partitions
         }
 
-    return await ask_leaders(cluster, wanted, ask, timeout_ms=timeout_ms, failed=failed)
+    return await ask_leaders(cluster, wanted, ask, failed=failed)
 
 
 def _buffer(records: object) -> Buffer:

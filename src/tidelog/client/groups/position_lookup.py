@@ -1,13 +1,16 @@
 """The look-up of a reader's positions: what its group has committed, or where a reset begins.
 
 Owns the task that looks them up beside ``poll``, and the errors of partitions without a position:
-the next poll raises them, and the task tries again after a pause. Not what is committed: see
+the next poll raises them, and the task tries again after a pause. A topic that does not exist is
+named once. Not what is committed: see
 ``committed_offsets``. Not a reset: see ``first_positions``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Iterable
 from typing import Any
 
 from tidelog.client.cluster import Cluster
@@ -17,11 +20,11 @@ from tidelog.client.groups.committed_offsets import PartitionsRefused, look_up_c
 from tidelog.client.groups.first_positions import Resets, no_position
 from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.membership import MemberState
-from tidelog.client.groups.missing_topics import MissingTopics
 from tidelog.client.groups.reader_commits import Commits
 from tidelog.client.groups.reading_generation import ReadingGeneration
 from tidelog.client.groups.resized_topics import looked_up_apart
 from tidelog.client.groups.self_assigned import SelfAssigned
+from tidelog.client.metadata import ClusterMetadata
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, by_topic
 from tidelog.runtime.tasks import call_off
@@ -167,3 +170,23 @@ def retrieve_error(task: asyncio.Task[Any]) -> None:
     """Retrieve the error of a task: a waiting caller gets it, and the loop must not warn."""
     if not task.cancelled():
         task.exception()
+
+
+logger = logging.getLogger(__name__)
+
+
+class MissingTopics:
+    """Those that one reader has named; one that was there meanwhile is named again."""
+
+    def __init__(self) -> None:
+        self._named: set[str] = set()
+
+    def note(self, wanted: Iterable[str], view: ClusterMetadata) -> None:
+        """Name the wanted topics of which metadata say that they do not exist, each once."""
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        listed = {name: view.topics[name] for name in wanted if name in view.topics}
+        missing = {name for name, topic in listed.items() if topic.error == unknown}
+        for name in sorted(missing - self._named):
+            text = "topic %r does not exist: its records are read as soon as it is created"
+            logger.warning(text, name)
+        self._named = missing

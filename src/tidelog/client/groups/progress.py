@@ -59,7 +59,7 @@ class GroupProgress:
 
 
 async def describe_progress(
-    cluster: Cluster, group: str, topics: Iterable[str], *, timeout_ms: int | None = None
+    cluster: Cluster, group: str, topics: Iterable[str]
 ) -> GroupProgress | None:
     """Return the progress of a group in some topics; None from a server that does not say it.
 
@@ -69,7 +69,7 @@ async def describe_progress(
     request = messages.DescribeConditionRequest(subjects=[GROUP, group, *topics])
     try:
         answer: messages.DescribeConditionResponse = await ask_coordinator(
-            cluster, group, request, lambda answer: int(answer.error_code), timeout_ms=timeout_ms
+            cluster, group, request, lambda answer: int(answer.error_code)
         )
     except VersionUnsupported:
         return None

@@ -14,11 +14,15 @@ from collections.abc import Iterable, Mapping
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.groups.committed_offsets import Membership, Position, commit_offsets
-from tidelog.client.groups.group_positions import GroupPosition, exchange_positions
+from tidelog.client.groups.group_positions import exchange_positions
 from tidelog.client.groups.membership import MemberState
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.partitioning.gates import GroupPosition
 from tidelog.runtime.tasks import call_off
+
+PARTITION_CHECK_S = 30.0
+"""How often subscribed topics are checked for new partitions."""
 
 
 class SelfAssigned:
@@ -27,9 +31,7 @@ class SelfAssigned:
     is_cooperative = True
     """It keeps its positions where it keeps its partitions."""
 
-    def __init__(
-        self, cluster: Cluster, group: str | None, *, partition_check_ms: int = 30_000
-    ) -> None:
+    def __init__(self, cluster: Cluster, group: str | None) -> None:
         self.group = group or ""
         self.is_alone = group is None
         self.topics: list[str] = []
@@ -38,7 +40,6 @@ class SelfAssigned:
         self.assigned_with: dict[str, int] = {}
         self._cluster = cluster
         self._partitions: list[TopicPartition] | None = None
-        self._check_s = partition_check_ms / 1000
         self._watch: asyncio.Task[None] | None = None
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -88,7 +89,7 @@ class SelfAssigned:
     async def _watch_partitions(self, assigned: list[TopicPartition]) -> None:
         """Join again when the partitions have changed; without an answer nothing has."""
         while True:
-            await asyncio.sleep(self._check_s)
+            await asyncio.sleep(PARTITION_CHECK_S)
             with contextlib.suppress(ClientError):
                 listed = await self._listed()
                 if listed != assigned:

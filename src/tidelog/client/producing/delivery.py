@@ -34,12 +34,11 @@ from tidelog.client.producing.flights import Flight, Flights, SentBatch
 from tidelog.client.producing.lanes import Lane
 from tidelog.client.producing.produce_requests import produce_request, read_answer
 from tidelog.client.producing.producer_identity import next_identity
-from tidelog.client.producing.send_memory import SendMemory
+from tidelog.client.producing.send_memory import SendMemory, Waiters
 from tidelog.client.producing.send_queue import BatchResult, ProducerBatch, SendQueue
 from tidelog.client.producing.send_queues import SendQueues
 from tidelog.client.producing.settings import SendSettings
 from tidelog.client.producing.unanswered import Unanswered
-from tidelog.client.producing.waiters import Waiters
 from tidelog.client.stamps import Stamp
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages

@@ -1,14 +1,37 @@
 """The memory of a producer's records that have no outcome yet, and the callers that wait for some.
 
-Owns the count of bytes and its limit (``buffer.memory``). Not how long a caller waits: see
-``sender``.
+Owns the count of bytes and its limit (``buffer.memory``), and the futures of those that wait for a
+change: each checks again when it is woken. Not how long a caller waits: see ``sender``.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from tidelog.client.producing.waiters import Waiters
+
+class Waiters:
+    """Waits for one kind of change. Bound: one future for each task that waits."""
+
+    __slots__ = ("_futures",)
+
+    def __init__(self) -> None:
+        self._futures: list[asyncio.Future[None]] = []
+
+    def add(self) -> asyncio.Future[None]:
+        """Return a future that the next ``wake`` completes."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        return future
+
+    def wake(self) -> None:
+        """Complete all futures, in the order in which they were added."""
+        for future in self._futures:
+            if not future.done():
+                future.set_result(None)
+        self._futures.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._futures)
 
 
 class SendMemory:

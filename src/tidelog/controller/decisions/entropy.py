@@ -1,6 +1,6 @@
 """The randomness that decisions draw: new ids, and where a placement starts.
 
-Owns the interface only: a test gives fixed values, the process its seam (``controller.entropy``).
+Owns the interface only: a test gives fixed values, the process its seams.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ from tidelog.pipeline.audit.facts import (
 )
 from tidelog.pipeline.audit.live import GONE, Live
 from tidelog.pipeline.audit.pieces import explained, overlaps, tasks_of
-from tidelog.pipeline.audit.record import AuditRecord
-from tidelog.pipeline.audit.since import known_and_new
+from tidelog.pipeline.audit.record import AuditRecord, known_and_new
 from tidelog.pipeline.audit.totals import Home, by_partition, partition_counts
 from tidelog.pipeline.errors import LakeRefused
 from tidelog.pipeline.lake.chain import summary

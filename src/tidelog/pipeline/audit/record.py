@@ -1,9 +1,10 @@
 """The record of what audits of a lake have compared so far: a table of its pieces beside the lake.
 
-Owns the file `_audit/compared.arrow` and which of its lines still count: a file that has changed
-since (size or time of change), a piece that was not as it should be, or whose keys were not judged
-as they shall be now, is compared again. The record is an Arrow file of one line per piece, replaced
-as a whole; without it, or with one that cannot be read, everything is compared
+Owns the file `_audit/compared.arrow`, whether it is of this lake (the last manifest that it covers
+must still be what it was), what has come since, and which of its lines still count: a file that has
+changed since (size or time of change), a piece that was not as it should be, or whose keys were not
+judged as they shall be now, is compared again. The record is an Arrow file of one line per piece,
+replaced as a whole; without it, or with one that cannot be read, everything is compared
 (docs/decisions/0056).
 """
 
@@ -21,7 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.pipeline.audit.facts import Keys, Piece, PieceFacts, RecordedLoss
+from tidelog.pipeline.audit.pieces import losses_of, pieces_of
+from tidelog.pipeline.lake.chain import read_manifests
+from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.manifest import Manifest
+from tidelog.pipeline.lake.summary import Summary
 
 FOLDER = "_audit"
 _FILE = "compared.arrow"
@@ -159,3 +164,33 @@ def size_and_time(root: Path, path: str) -> tuple[int, int]:
 
 def _of(line: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: line[name] for name in names}
+
+
+def known_and_new(
+    layout: Layout, whole: Summary, recorded: AuditRecord | None
+) -> tuple[AuditRecord, list[Piece]]:
+    """The record with all batches up to the last of `whole`, and the pieces of those it lacked.
+
+    The pieces are still to be added to its table. A record of another lake counts as none. Raises
+    LakeRefused.
+    """
+    if recorded is None or not _is_of(layout, whole, recorded):
+        recorded = EMPTY
+    pieces: list[Piece] = []
+    losses = [*recorded.losses]
+    seal = recorded.seal
+    for manifest in read_manifests(layout, after=recorded.batch):
+        if manifest.batch > whole.batch:
+            # An archive job goes on meanwhile.
+            break
+        pieces += pieces_of(manifest)
+        losses += losses_of(manifest)
+        seal = seal_of(manifest)
+    return AuditRecord(recorded.table, whole.batch, seal, tuple(losses)), pieces
+
+
+def _is_of(layout: Layout, whole: Summary, recorded: AuditRecord) -> bool:
+    if not 0 <= recorded.batch <= whole.batch:
+        return False
+    last = next(read_manifests(layout, after=recorded.batch - 1), None)
+    return last is not None and seal_of(last) == recorded.seal
