@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from tidelog.cli.refusal import Failed
+from tidelog.model.wording import counted
 
 SHOWN = 20
 """The most topics that an error line names."""
@@ -15,7 +16,7 @@ SHOWN = 20
 
 def ask_whether_to_delete(names: Sequence[str], text: str) -> None:
     """List the topics that a pattern matches and ask for confirmation. Raises Failed."""
-    many = f"{len(names)} topic{'' if len(names) == 1 else 's'}"
+    many = counted(len(names), "topic")
     if not sys.stdin.isatty():
         shown = ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
         raise Failed(f"{text!r} matches {many} ({shown}): add --yes to delete what it matches")

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from tidelog.cli.connecting import CommonOptions, run, subcommand_options
-from tidelog.cli.findings import named, readable
+from tidelog.cli.findings import readable
 from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.topics import no_topic, topic_pattern
@@ -26,6 +26,7 @@ from tidelog.client.errors import ClientError, Refused
 from tidelog.client.metadata import Topic
 from tidelog.client.replicas.comparing import Comparison, compare_replicas
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import named
 
 CLEANUP = "cleanup.policy"
 

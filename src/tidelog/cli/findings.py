@@ -17,6 +17,7 @@ from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import NO_LEADER, BrokerAddress, Topic
 from tidelog.model.levels import LATEST, LEVELS
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
+from tidelog.model.wording import counted, named
 
 _UNORDERED = {level.name for level in LEVELS if not level.resizes}
 
@@ -28,9 +29,6 @@ FULL_DISK_SHARE = 0.03
 
 ENOUGH_BROKERS = 3
 """With so many alive, topics with one replica get a note."""
-
-NAMES_SHOWN = 5
-"""Partitions or topics that one finding names; it counts the rest."""
 
 
 NAMES_LISTED = 1_000
@@ -464,26 +462,13 @@ def _groups(facts: ClusterFacts) -> list[Finding]:
     if not made:
         moving = sum(1 for group in facts.groups if "Rebalanc" in group.state)
         more = f", {moving} rebalancing" if moving else ""
-        count = len(facts.groups)
-        made.append(Finding(Severity.GOOD, f"{count} group{'' if count == 1 else 's'}{more}"))
+        made.append(Finding(Severity.GOOD, f"{counted(len(facts.groups), 'group')}{more}"))
     return made
-
-
-def counted(count: int, what: str) -> str:
-    """Return a count with its noun: 1 topic, 2 topics."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def users_first(places: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return partitions in order, those of internal topics last: there are fifty of them."""
     return sorted(places, key=lambda tp: (tp.topic in INTERNAL_TOPICS, tp))
-
-
-def named(names: Sequence[object]) -> str:
-    """Return the first names with commas, and how many more there are."""
-    shown = ", ".join(map(str, names[:NAMES_SHOWN]))
-    more = len(names) - NAMES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def readable(size: int) -> str:

@@ -7,7 +7,6 @@ server that does not know resizes, there are none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from tidelog.cli.output import note, say
@@ -18,13 +17,11 @@ from tidelog.client.fences import DescribedFences, describe_fences
 from tidelog.client.metadata import Topic
 from tidelog.client.offsets import EARLIEST, MAX_TIMESTAMP, list_offsets
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import NAMES_SHOWN, moment_text, named
 from tidelog.partitioning.lineage import nearest_ancestor, parent_of
 
 COLUMNS = ("Parent", "Birth", "Fences")
 """The columns, which are there only for a topic that was resized."""
-
-SHOWN = 5
-"""The numbers that a line names; it counts the others."""
 
 
 async def add_resizes(
@@ -219,14 +216,9 @@ def plan_text(plan: dict[str, Any]) -> str:
         return text + f"writes its step {plan['step']}"
     what = "seal" if plan["step"] == "seal" else "fence"
     return text + (
-        f"waits {plan['waited_ms'] / 1000:.0f} s for the {what} of partition {_first(partitions)}, "
-        f"from broker {_first(brokers)}; undone after resize.timeout.ms"
+        f"waits {plan['waited_ms'] / 1000:.0f} s for the {what} of partition {named(partitions)}, "
+        f"from broker {named(brokers)}; undone after resize.timeout.ms"
     )
-
-
-def _first(numbers: list[int]) -> str:
-    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
-    return ", ".join(map(str, numbers[:SHOWN])) + more
 
 
 def print_misplaced(shown: dict[str, Any]) -> None:
@@ -234,18 +226,18 @@ def print_misplaced(shown: dict[str, Any]) -> None:
     one about when such a producer last wrote to a resized topic."""
     if shown["misplaced_records"]:
         clients = shown["unaware_client_ids"]
-        named = f" (client ids: {client_ids_text(clients)})" if clients else ""
+        of_clients = f" (client ids: {client_ids_text(clients)})" if clients else ""
         say(
             f"Misplaced: at least {shown['misplaced_records']} records of producers that send no "
-            f"partition count{named}: their keys are not in order (unaware.producers=refuse keeps "
-            "such producers out)"
+            f"partition count{of_clients}: their keys are not in order (unaware.producers=refuse "
+            "keeps such producers out)"
         )
     written_ms = shown["unaware_write_ms"]
     if shown["resize_epoch"] and written_ms is not None and written_ms >= 0:
         broker = shown["unaware_broker"]
         # Without a broker it is on record, some minutes ahead of what was seen.
         by = " before" if broker is None else f" to broker {broker} at"
-        time = datetime.fromtimestamp(written_ms / 1000, UTC).strftime("%FT%TZ")
+        time = moment_text(written_ms)
         say(
             f"Producers without a partition count: the last one wrote{by} {time}; the topic does "
             "not shrink within an hour of that"
@@ -281,20 +273,20 @@ def _holder_text(holder: dict[str, Any]) -> str:
     expires = holder["offsets_expire_ms"]
     if expires is None:
         return f"{holder['group']}, which has members"
-    time = datetime.fromtimestamp(expires / 1000, UTC).strftime("%FT%TZ")
+    time = moment_text(expires)
     return f"{holder['group']}, whose offsets expire at {time}"
 
 
 def _until(item: dict[str, Any]) -> str:
     kept = item["kept_until_ms"]
-    time = "" if kept is None else datetime.fromtimestamp(kept / 1000, UTC).strftime("%FT%TZ")
+    time = "" if kept is None else moment_text(kept)
     match item["purge"]:
         case "nothing":
             return "which compaction keeps for good"
         case "drained":
             text = "kept until every group has committed past them"
             if item["held_by"]:
-                text += f" ({'; '.join(map(_holder_text, item['held_by'][:SHOWN]))})"
+                text += f" ({'; '.join(map(_holder_text, item['held_by'][:NAMES_SHOWN]))})"
             return f"{text}, or until {time} (retention.ms)" if time else text
         case _:
             return f"kept until {time} (retention.ms)" if time else "which no time limit removes"

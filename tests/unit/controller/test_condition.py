@@ -22,7 +22,7 @@ from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.growth import Growth
 from tidelog.controller.decisions.moves import Placement, written
 from tidelog.controller.decisions.moves_condition import on_record
-from tidelog.controller.decisions.problems import NAMES_LISTED, NAMES_SHOWN
+from tidelog.controller.decisions.problems import NAMES_LISTED
 from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.controller.decisions.resize_requests import resize_topics
 from tidelog.controller.decisions.resizes_condition import plans_on_record, unaware_on_record
@@ -38,6 +38,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, PartitionState, UncleanDebt
 from tidelog.model.levels import level_of
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import NAMES_SHOWN
 from tidelog.model.work import finish
 
 T0 = TopicPartition("t", 0)

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog.cli.findings import counted, named
 from tidelog.cli.output import note, print_json, say
 from tidelog.cli.reassigning import directories, tables
 from tidelog.cli.reassigning.checks import CLOSED, why_others_run, why_refused
@@ -29,6 +28,7 @@ from tidelog.client.admin.reassignments import alter_reassignments, is_over
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import counted, named
 from tidelog.planning.generation import generate as propose
 from tidelog.planning.generation import why_not_generated
 

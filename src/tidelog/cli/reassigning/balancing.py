@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog.cli.findings import counted, named
 from tidelog.cli.output import note, print_json, say
 from tidelog.cli.reassigning import closing, tables
 from tidelog.cli.reassigning.cost import cost_of
@@ -22,6 +21,7 @@ from tidelog.cli.refusal import Failed
 from tidelog.client.admin.sending import TIMEOUT_MS
 from tidelog.client.cluster import Cluster
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import counted, named
 from tidelog.planning.decommission import empty, why_not_copied, why_not_emptied
 from tidelog.planning.plan import Load, Plan, loads
 from tidelog.planning.rebalancing import rebalance

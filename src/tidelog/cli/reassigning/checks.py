@@ -5,14 +5,14 @@ Owns the sentences of the refusals. The controller checks each partition again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from tidelog.cli.findings import named
 from tidelog.cli.reassigning.plan_file import LogDirs
 from tidelog.cli.reassigning.situation import Situation
 from tidelog.client.errors import ClientError
 from tidelog.model.configs.cordoned import cordoned_among
 from tidelog.model.topics import TopicPartition, hosts_of
+from tidelog.model.wording import counted, named
 
 CLOSED = "which gets no new replicas: cordoned.log.dirs closes it"
 
@@ -29,16 +29,17 @@ def why_refused(
         return f"the plan names topics that do not exist: {named(unknown)}"
     missing = sorted(tp for tp in targets if tp not in now.partitions)
     if missing:
-        return f"the plan names partitions that do not exist: {named(list(map(str, missing)))}"
+        return f"the plan names partitions that do not exist: {named(missing)}"
     brokers = now.known_brokers()
+    there = counted(len(brokers), "broker")
     for tp, replicas in sorted(targets.items()):
         if len(replicas) > len(brokers):
-            return f"{tp} would have {len(replicas)} replicas, and there are {_count(brokers)}"
+            return f"{tp} would have {len(replicas)} replicas, and there are {there}"
     strangers = sorted({broker for some in targets.values() for broker in some} - brokers)
     if strangers:
         return (
-            f"the plan names brokers that are neither alive nor in any assignment: "
-            f"{named(list(map(str, strangers)))}"
+            "the plan names brokers that are neither alive nor in any assignment: "
+            f"{named(strangers)}"
         )
     for tp, replicas in sorted(targets.items()):
         hosts = hosts_of(now.partitions[tp].replicas, now.targets(tp))
@@ -67,11 +68,6 @@ def _why_not_in(log_dirs: LogDirs, now: Situation) -> str | None:
 def is_same(path: str, other: str) -> bool:
     """Return whether two paths are the same log directory: slashes at the end mean nothing."""
     return path.rstrip("/") == other.rstrip("/")
-
-
-def _count(brokers: Iterable[int]) -> str:
-    count = len(list(brokers))
-    return f"{count} broker" if count == 1 else f"{count} brokers"
 
 
 def why_others_run(targets: Mapping[TopicPartition, Sequence[int]], now: Situation) -> str | None:

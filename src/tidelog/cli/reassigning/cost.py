@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidelog.cli.findings import named, readable
+from tidelog.cli.findings import readable
 from tidelog.cli.reassigning.checks import is_same
 from tidelog.cli.reassigning.plan_file import LogDirs
 from tidelog.cli.reassigning.situation import Situation
@@ -19,6 +19,7 @@ from tidelog.client.admin.log_dirs import Replica
 from tidelog.client.admin.nodes import LogDir
 from tidelog.model.configs.cordoned import cordoned_among
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import named
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidelog.cli.findings import counted, named
 from tidelog.cli.many_requests import ask_each
 from tidelog.cli.output import say
 from tidelog.cli.reassigning.checks import is_same
@@ -22,6 +21,7 @@ from tidelog.client.admin.log_dirs import Replica, alter_log_dirs
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.model.errors import ErrorCode
+from tidelog.model.wording import counted, named
 
 TRIED_S = 10.0
 """How long a replica that is not there yet is waited for, as in Kafka's tool."""

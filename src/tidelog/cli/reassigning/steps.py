@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidelog.cli.findings import counted, named
 from tidelog.cli.output import note
 from tidelog.client.admin.elections import elect_leaders
 from tidelog.client.admin.reassignments import alter_reassignments, list_reassignments
@@ -19,6 +18,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import counted, named
 from tidelog.planning.plan import Change
 
 AT_ONCE = 50

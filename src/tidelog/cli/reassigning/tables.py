@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidelog.cli.findings import counted, readable
+from tidelog.cli.findings import readable
 from tidelog.cli.output import print_table, say
 from tidelog.cli.reassigning.cost import Cost, CostOfPartition
 from tidelog.cli.reassigning.progress import TargetProgress
+from tidelog.model.wording import counted
 from tidelog.planning.plan import Load
 
 PARTITIONS_SHOWN = 100

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from tidelog.cli.findings import named
 from tidelog.cli.many_requests import ask_each
 from tidelog.cli.output import note
 from tidelog.client.admin.configs import (
@@ -24,6 +23,7 @@ from tidelog.client.admin.configs import (
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.model.admin_requests import ResourceType
+from tidelog.model.wording import named
 
 RATE = "reassignment.throttled.rate"
 

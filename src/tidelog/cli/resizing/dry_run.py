@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from tidelog.cli import resized
@@ -41,6 +40,7 @@ from tidelog.client.metadata import Topic
 from tidelog.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import moment_text
 
 HOW_ESTIMATED = {
     True: "estimated: the log of each parent, times the share of its keys that the child takes",
@@ -317,8 +317,7 @@ def until_it_grows(purge: str, kept_until_ms: int | None, *, has_records: bool =
         )
     time = "no time limit removes them"
     if kept_until_ms is not None:
-        newest = datetime.fromtimestamp(kept_until_ms / 1000, UTC).strftime("%FT%TZ")
-        time = f"retention.ms keeps the newest until {newest}"
+        time = f"retention.ms keeps the newest until {moment_text(kept_until_ms)}"
     how = {
         "nothing": "compaction keeps their records for good",
         "drained": "every group must have committed past their records, and "

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from tidelog.model.wording import named
 from tidelog.partitioning.lineage import level_of
 
 MOST_BYTES_PER_SECOND = 1 << 36
@@ -37,8 +38,6 @@ MOST_BYTES_PER_SECOND = 1 << 36
 MOST_TARGETS = 2
 """A partition counts for so many times the target at most when a growth is decided."""
 
-SHOWN = 5
-"""The partitions that a sentence names."""
 
 MOST_TIME_MS = 253_402_300_000_000
 """The last time that a sentence can name, in the year 9999."""
@@ -240,9 +239,7 @@ def _why_unknown(seen: Observation, rates: Sequence[int | None]) -> str:
 
 
 def _named(indexes: Sequence[int]) -> str:
-    more = f" and {len(indexes) - SHOWN} more" if len(indexes) > SHOWN else ""
-    what = "partition" if len(indexes) == 1 else "partitions"
-    return f"{what} {', '.join(map(str, indexes[:SHOWN]))}{more}"
+    return f"partition{'' if len(indexes) == 1 else 's'} {named(indexes)}"
 
 
 def _rate(bytes_per_second: float) -> str:

@@ -24,7 +24,6 @@ from tidelog.controller.decisions.problems import (
     BAD,
     NAMES_LISTED,
     NOTICE,
-    named,
     names_of_brokers,
     problem,
 )
@@ -41,6 +40,7 @@ from tidelog.metadata.records import PartitionState
 from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.model.ways_out import RESTORED
+from tidelog.model.wording import named
 from tidelog.model.work import Work
 
 

@@ -23,7 +23,7 @@ when every deletion has been confirmed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -34,12 +34,11 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import Counter, PartitionNode, TopicHistory
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import named
 
 MARKS_PER_WRITE = 500
 """Topics marked in one multi-write: a few hundred bytes each, far below ZooKeeper's limit of 1 MB
 for a request."""
-
-NAMES_SHOWN = 5
 
 
 def why_refused(cluster: ClusterState) -> str | None:
@@ -60,20 +59,15 @@ def _why_resized(cluster: ClusterState) -> str | None:
     if not names:
         return None
     return (
-        f"inter.broker.protocol.version={cluster.level.name} is refused: topics ({_shown(names)}) "
-        "were resized, and below 1.5 their keys would lose their order. Start with 1.5 again. Only "
-        "a cluster without such topics goes back: delete them first."
+        f"inter.broker.protocol.version={cluster.level.name} is refused: topics "
+        f"({named(sorted(names))}) were resized, and below 1.5 their keys would lose their order. "
+        "Start with 1.5 again. Only a cluster without such topics goes back: delete them first."
     )
 
 
 def was_resized(history: TopicHistory) -> bool:
     """Return whether a topic's partition count ever changed at level 1.5, or is changing."""
     return bool(history.resize_epoch or history.resize is not None or history.former)
-
-
-def _shown(names: Collection[str]) -> str:
-    shown = ", ".join(sorted(names)[:NAMES_SHOWN])
-    return f"{shown} and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else shown
 
 
 def _why_still_deleting(cluster: ClusterState) -> str | None:
@@ -95,8 +89,8 @@ def _why_still_deleting(cluster: ClusterState) -> str | None:
         }
     )
     return (
-        f"{setting}: deleted topics ({_shown(names)}) still have replicas on brokers {brokers}. "
-        "Start with 1.4 again until these brokers were up and the deletions are done."
+        f"{setting}: deleted topics ({named(sorted(names))}) still have replicas on brokers "
+        f"{brokers}. Start with 1.4 again until these brokers were up and the deletions are done."
     )
 
 

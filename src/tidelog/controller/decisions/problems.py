@@ -1,4 +1,4 @@
-"""Problems in the condition of the cluster: their form as plain data, and names in a sentence.
+"""Problems in the condition of the cluster: their form as plain data, and brokers in a sentence.
 
 Owns the form. Not the findings: see ``condition`` and ``moves_condition``.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-NAMES_SHOWN = 5
-"""Partitions that a sentence names; it counts the others."""
+from tidelog.model.wording import named
 
 NAMES_LISTED = 1_000
 """Partitions or brokers that a problem lists beside its sentence."""
@@ -44,10 +43,3 @@ def names_of_brokers(brokers: Collection[int]) -> str:
         return "the brokers that are missing"
     plural = "" if len(brokers) == 1 else "s"
     return f"broker{plural} {named(sorted(brokers))}"
-
-
-def named(names: Collection[object], count: int | None = None) -> str:
-    """Return the first names in a phrase; they stand for ``count``."""
-    shown = ", ".join(map(str, list(names)[:NAMES_SHOWN]))
-    more = (len(names) if count is None else count) - NAMES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -12,15 +12,14 @@ from tidelog.controller.decisions.problems import names_of_brokers
 from tidelog.controller.decisions.resizing import Advanced
 from tidelog.metadata.records import ResizePlan, ResizeStep
 from tidelog.model.errors import ErrorCode
+from tidelog.model.wording import named
 
 
 def why_waiting(plan: ResizePlan, missing: Sequence[int]) -> str:
     """Return a clause that says what a plan waits for, or waited for."""
-    shown = ", ".join(map(str, missing[:5]))
-    shown += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
     what = "seal" if plan.step is ResizeStep.SEAL else "fence"
     plural = "s" if len(missing) > 1 else ""
-    return f"no leader has reported a committed {what} of partition{plural} {shown}"
+    return f"no leader has reported a committed {what} of partition{plural} {named(missing)}"
 
 
 def why_undone(name: str, plan: ResizePlan, undone: Advanced, limit_ms: int) -> RequestRefusal:

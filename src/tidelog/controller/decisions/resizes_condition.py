@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.obstacles import of_silent
 from tidelog.controller.decisions.problems import (
     NAMES_LISTED,
-    NAMES_SHOWN,
     NOTICE,
     names_of_brokers,
     problem,
@@ -40,6 +38,7 @@ from tidelog.controller.decisions.shown_topics import shown_topic
 from tidelog.controller.decisions.unaware_writers import ON_RECORD, unaware_writers
 from tidelog.metadata.records import ResizeKind, ResizePlan
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import NAMES_SHOWN, moment_text, named
 
 Silent = Callable[[str], Set[int]]
 """Returns the live brokers that have not responded since the plan of a topic was written; none once
@@ -66,14 +65,13 @@ def of_resizes(cluster: ClusterState, silent: Silent) -> Iterator[dict[str, Any]
             brokers |= waits.brokers
     if not clauses:
         return
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     advice = (
         "Nothing: a resize ends by itself, or is undone: after resize.timeout.ms, or at once when "
         "a partition cannot commit its fence."
     )
     yield problem(
         "resizes_running",
-        f"Topics that are being resized: {'; '.join(clauses)}{more}.",
+        f"Topics that are being resized: {named(clauses, len(names), between='; ')}.",
         advice,
         NOTICE,
         partitions=waiting,
@@ -98,10 +96,10 @@ def of_unaware_writers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
         + (f", {row['misplaced_records']} records misplaced" if row["misplaced_records"] else "")
         for row in rows[:NAMES_SHOWN]
     ]
-    more = f" and {len(rows) - NAMES_SHOWN} more" if len(rows) > NAMES_SHOWN else ""
+    listed = named(clauses, len(rows), between="; ")
     yield problem(
         "writers_without_count",
-        f"Resized topics with writers that send no partition count: {'; '.join(clauses)}{more}.",
+        f"Resized topics with writers that send no partition count: {listed}.",
         "Move them to tidelog's producer: otherwise their keys may be out of order, and the topic "
         "does not shrink. unaware.producers=refuse keeps such writers out.",
         NOTICE,
@@ -111,7 +109,7 @@ def of_unaware_writers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
 def _last_seen(row: Mapping[str, Any]) -> str:
     if row["last_write_ms"] < 0:
         return ""
-    moment = datetime.fromtimestamp(row["last_write_ms"] / 1000, UTC).strftime("%FT%TZ")
+    moment = moment_text(row["last_write_ms"])
     if row["broker"] is None:
         # What is on record is ahead of what was reported (``RECORDED_MS``).
         return f", last seen before {moment}, by a former controller"
@@ -131,11 +129,10 @@ def _of_silent_brokers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
             brokers.update(silent)
             clauses.append(f"{name} ({names_of_brokers(silent)})")
     if clauses:
-        more = f" and {len(clauses) - NAMES_SHOWN} more" if len(clauses) > NAMES_SHOWN else ""
         yield problem(
             "writers_unknown",
             "Brokers have not said whether writers without a partition count write to topics that "
-            f"grew, so these do not shrink: {'; '.join(clauses[:NAMES_SHOWN])}{more}.",
+            f"grew, so these do not shrink: {named(clauses, between='; ')}.",
             "Wait a few seconds: a broker says it after it has registered. If it stays, inspect "
             "the logs of these brokers.",
             NOTICE,

@@ -21,18 +21,18 @@ partitions go: see ``removal``; not when leaders and coordinators are asked: see
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 from tidelog.controller.decisions.cluster import ClusterState, HoldingGroup, Retained
-from tidelog.controller.decisions.problems import NAMES_SHOWN, NOTICE, named, problem
+from tidelog.controller.decisions.problems import NOTICE, problem
 from tidelog.controller.decisions.removal import (
     is_drained_first,
     retired_from_the_top,
     topics_with_retired,
 )
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import NAMES_SHOWN, moment_text, named
 
 DELETE_RECORDS = (
     "delete their records (`tidelog delete-records`, or delete_records of an Admin client, with "
@@ -122,7 +122,7 @@ def _delay(asked: Sequence[Retained]) -> str:
     if not until_ms:
         return ""
     return (
-        f"Before {_time(until_ms)} none is removed in any case (retired.purge.delay.ms): a "
+        f"Before {moment_text(until_ms)} none is removed in any case (retired.purge.delay.ms): a "
         "producer may ask whether a batch was written."
     )
 
@@ -182,11 +182,7 @@ def _known(number: int) -> int | None:
 def _said(group: HoldingGroup) -> str:
     if group.expires_ms < 0:
         return f"{group.group} (its members keep its offsets)"
-    return f"{group.group} (its offsets expire at {_time(group.expires_ms)})"
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%FT%TZ")
+    return f"{group.group} (its offsets expire at {moment_text(group.expires_ms)})"
 
 
 def _held_back(cluster: ClusterState, name: str) -> list[int]:
