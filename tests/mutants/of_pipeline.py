@@ -192,7 +192,7 @@ MUTANTS = (
     ),
     Mutant(
         "two neighbouring fences count as one",
-        "src/tidelog/partitioning/gates.py::_is_met",
+        "src/tidelog/partitioning/gates.py::is_met",
         "need.upto.offset) >= need.upto.offset\n",
         "need.upto.offset) >= need.upto.offset - 1\n",
         "tests/unit/partitioning/test_gates.py",

@@ -159,16 +159,17 @@ def deliverable_ends(
         shut = [
             (gate, partition)
             for gate, partition in same_epoch
-            if not all(_is_met(need, positions, ends) for need in gate.needs)
+            if not all(is_met(need, positions, ends) for need in gate.needs)
         ]
         for gate, partition in shut:
             ends[partition] = min(gate.offset, ends.get(partition, gate.offset))
     return ends
 
 
-def _is_met(
+def is_met(
     need: Prerequisite, positions: Mapping[int, GroupPosition], ends: Mapping[int, int]
 ) -> bool:
+    """Return whether a group has read what a gate needs: nothing behind another gate counts."""
     if need.upto is None:
         return False
     position = positions.get(need.partition)

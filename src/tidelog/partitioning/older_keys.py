@@ -25,27 +25,6 @@ ANY = 1
 """The modulus of a batch that may have any key."""
 
 
-def modulus_of(partition: int, initial_count: int, count: int) -> int:
-    """Return the modulus whose remainder ``partition`` the hashes of a partition have."""
-    if not 0 <= partition < count:
-        raise ValueError(f"partition {partition} is not below the count of {count} partitions")
-    level = level_of(initial_count, count)
-    is_split = partition < count - level or partition >= level
-    return 2 * level if is_split else level
-
-
-def have_keys_in_common(
-    initial_count: int, before: tuple[int, int], after: tuple[int, int]
-) -> bool:
-    """Whether some hash is at home in one partition at one count, and in another at another.
-
-    ``before`` and ``after`` are a partition and a count.
-    """
-    (one, count), (other, newer) = before, after
-    moduli = modulus_of(one, initial_count, count), modulus_of(other, initial_count, newer)
-    return (one - other) % gcd(*moduli) == 0
-
-
 class OlderKeys:
     """Where keys of older batches may come to at the present count.
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.partitioning.hashing import partition_of
-from tidelog.partitioning.lineage import level_of
-from tidelog.partitioning.older_keys import ALONE, ANY, OlderKeys, have_keys_in_common, modulus_of
+from tidelog.partitioning.lineage import level_of, modulus_of
+from tidelog.partitioning.older_keys import ALONE, ANY, OlderKeys
 
 INITIALS = (1, 2, 3, 5)
 MOST = 13
@@ -27,6 +27,13 @@ def pairs(initial: int, before: int, after: int) -> set[tuple[int, int]]:
     old, new = homes(initial, before), homes(initial, after)
     every = range(lcm(len(old), len(new)))
     return {(old[each % len(old)], new[each % len(new)]) for each in every}
+
+
+def have_keys_in_common(initial: int, before: tuple[int, int], after: tuple[int, int]) -> bool:
+    """Return the rule of ``older_keys``, of two partitions with their counts."""
+    (one, count), (other, newer) = before, after
+    moduli = modulus_of(one, initial, count), modulus_of(other, initial, newer)
+    return (one - other) % gcd(*moduli) == 0
 
 
 @pytest.mark.parametrize("initial", INITIALS)

@@ -23,6 +23,7 @@ from tidelog.partitioning.gates import (
     ResizedPartition,
     deliverable_ends,
     gates_of,
+    is_met,
 )
 
 
@@ -76,7 +77,7 @@ def gated_partitions(
             need.partition: _awaited(need, progress, ends, group)
             for gate in gates[index]
             for need in gate.needs
-            if not _is_met(need, positions, ends)
+            if not is_met(need, positions, ends)
         }
         gated.append(GatedPartition(index, end, owner, tuple(needs.values())))
     return gated
@@ -128,16 +129,6 @@ def _awaited(
         upto = need.upto.data_end if awaited.is_commit else need.upto.offset
     is_gated = upto is not None and ends.get(need.partition, upto) < upto
     return Awaited(need.partition, awaited, upto, group.members.get(awaited.member or ""), is_gated)
-
-
-def _is_met(
-    need: Prerequisite, positions: Mapping[int, GroupPosition], ends: Mapping[int, int]
-) -> bool:
-    if need.upto is None:
-        return False
-    position = positions.get(need.partition)
-    reached = position is not None and position.has_reached(need.upto)
-    return reached and ends.get(need.partition, need.upto.offset) >= need.upto.offset
 
 
 def places_of(topic: Topic) -> list[TopicPartition]:

@@ -26,7 +26,8 @@ from tidelog.client.producing.send_queue import ProducerBatch, SendQueue
 from tidelog.client.stamps import Stamp, is_newer, stamp_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.partitioning.older_keys import ALONE, ANY, OlderKeys, modulus_of
+from tidelog.partitioning.lineage import modulus_of
+from tidelog.partitioning.older_keys import ALONE, ANY, OlderKeys
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.builder import Producer
 
