@@ -23,7 +23,7 @@ from tidelog.cli.many_requests import SharedPatience, ask_each
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.topics import topic_id_text
-from tidelog.client.admin.configs import describe_topics_configs
+from tidelog.client.admin.configs import describe_topics_configs, values_of
 from tidelog.client.admin.groups import GroupListing, groups_of
 from tidelog.client.admin.nodes import (
     REASSIGNMENTS,
@@ -36,7 +36,7 @@ from tidelog.client.admin.nodes import (
 )
 from tidelog.client.cluster import Cluster
 from tidelog.client.connections import bootstrap_of
-from tidelog.client.errors import ClientError, ClusterUnreachable, Refused, RequestTimedOut
+from tidelog.client.errors import ClientError, ClusterUnreachable, RequestTimedOut
 from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.metadata.sqlite import backup as backup_store
 from tidelog.metadata.store import StoreRefused
@@ -232,6 +232,7 @@ async def check(cluster: Cluster, longest_s: float = LONGEST_S) -> ClusterFacts:
             _minimums(cluster, sorted(view.topics), patience),
             _groups(cluster, nodes, patience),
         )
+        # Again: a topic that was created or deleted meanwhile must not make its replicas strays.
         later = await patience.in_time(cluster.all_topics, "the brokers")
         return ClusterFacts(
             cluster_id=described.cluster_id,
@@ -313,13 +314,7 @@ async def _minimums(
     )
     if isinstance(configs, ClientError):
         return {}
-    return {
-        name: int(entry.value)
-        for name, entries in configs.items()
-        if not isinstance(entries, Refused)
-        for entry in entries
-        if entry.name == MINIMUM and entry.value
-    }
+    return {name: int(value) for name, value in values_of(configs, MINIMUM).items() if value}
 
 
 def _add_subcommands() -> None:

@@ -19,10 +19,10 @@ from tidelog.cli.findings import readable
 from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.topics import no_topic, topic_pattern
-from tidelog.client.admin.configs import describe_topics_configs
+from tidelog.client.admin.configs import describe_topics_configs, values_of
 from tidelog.client.admin.nodes import describe_log_dirs
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.errors import ClientError
 from tidelog.client.metadata import Topic
 from tidelog.client.replicas.comparing import Comparison, compare_replicas
 from tidelog.model.topics import TopicPartition
@@ -84,13 +84,7 @@ async def compare(cluster: Cluster, topic: str | None) -> list[Comparison]:
 
 async def _compacted(cluster: Cluster, topics: list[Topic]) -> set[str]:
     configs = await describe_topics_configs(cluster, [topic.name for topic in topics], [CLEANUP])
-    return {
-        name
-        for name, entries in configs.items()
-        if not isinstance(entries, Refused)
-        for entry in entries
-        if entry.name == CLEANUP and "compact" in (entry.value or "")
-    }
+    return {name for name, value in values_of(configs, CLEANUP).items() if "compact" in value}
 
 
 async def _sizes(cluster: Cluster) -> dict[TopicPartition, int]:

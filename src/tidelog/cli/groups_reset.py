@@ -111,6 +111,7 @@ async def work(cluster: Cluster, flags: dict[str, Any]) -> int:
     for group in groups:
         state = (await admin.describe_group(cluster, group)).state
         if state not in _INACTIVE:
+            # A member would go on where it is, and commit over the new offsets.
             raise Failed(
                 f"group {group!r} has members (its state is {state}): stop its consumers first"
             )

@@ -51,6 +51,7 @@ async def prefer(cluster: Cluster, wanted: LogDirs, now: Situation) -> None:
 
     Otherwise a replica is created in another one, and copied twice. ``start`` has the outcome.
     """
+    # One that is there moves only after the reassignment has begun, which may be refused.
     new = {
         replica: path
         for replica, path in wanted.items()

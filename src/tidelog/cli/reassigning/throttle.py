@@ -108,6 +108,7 @@ async def remove_limits(
 ) -> list[str]:
     """Remove the rates of all brokers, and the lists of these topics; return the names of what was
     removed. Raises Refused."""
+    # A list alone limits nothing: with the rates gone, a failure below leaves no move throttled.
     limits = await limits_of(cluster, brokers)
     for broker in dict.fromkeys(limit.broker for limit in limits):
         names = [limit.name for limit in limits if limit.broker == broker]

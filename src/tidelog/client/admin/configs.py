@@ -84,6 +84,19 @@ async def describe_topics_configs(
     return described
 
 
+def values_of(
+    described: Mapping[str, list[DescribedConfig] | Refused], name: str
+) -> dict[str, str]:
+    """Return the value of one configuration of each topic that was described and has one."""
+    return {
+        topic: entry.value
+        for topic, entries in described.items()
+        if not isinstance(entries, Refused)
+        for entry in entries
+        if entry.name == name and entry.value is not None
+    }
+
+
 def _describe_request(
     kind: ResourceType, names: Sequence[str], keys: Sequence[str] | None
 ) -> messages.DescribeConfigsRequest:

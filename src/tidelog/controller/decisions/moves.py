@@ -179,6 +179,7 @@ def complete(cluster: ClusterState) -> Decision[list[TopicPartition]]:
         if leader is None:
             continue
         assigned[tp.topic] = len(cluster.topics[tp.topic].partitions)
+        # A topic's assignment is written whole, so one alone may be longer than the limit.
         if after and sum(assigned.values()) > ASSIGNED_AT_ONCE and len(assigned) > 1:
             break
         after[tp] = completed(Placement.of(cluster, tp), leader)
@@ -191,6 +192,7 @@ def _leader(cluster: ClusterState, tp: TopicPartition) -> int | None:
     state, targets = cluster.states[tp], cluster.moves[tp]
     if state.leader in targets:
         return state.leader
+    # A member that came back and may lack committed records can be in the ISR, and must not lead.
     certain = cluster.electable.difference(state.unclean_members)
     for member in targets:
         if member in certain and member in state.isr and (member, tp) not in cluster.broken:

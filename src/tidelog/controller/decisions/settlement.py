@@ -78,6 +78,7 @@ def settle_all(
             new = msgspec.structs.replace(new, leader_epoch=state.leader_epoch + 1)
         owes = is_unclean_election(state, new)
         if owes and not owes_already:
+            # This one takes room, too: the record of a topic has those of all its partitions.
             standing_debts[topic] = owed + 1
         if new == state:
             continue
@@ -127,6 +128,7 @@ def _settled(
     if may_owe and is_put_off(new):
         ends = _known_ends(cluster, tp, replicas, standing)
         new = compared(new, standing, ends, broken)
+    # What the comparison has elected leads already, and needs no election.
     fresh = new.is_unclean_leader and new is not state and not state.is_unclean_leader
     if not (fresh or (new.leader_epoch > state.leader_epoch and new.leader != NO_LEADER)):
         here = standing.without(broken) if broken else standing

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tidelog.client.admin.configs import describe_topics_configs
+from tidelog.client.admin.configs import describe_topics_configs, values_of
 from tidelog.client.blocking import BlockingCluster
 from tidelog.client.cluster import Cluster, ClusterSettings
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.errors import ClientError
 from tidelog.client.groups.committed_offsets import Position, commit_offsets
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.lake.offsets import Offset, ends, leader_epochs
@@ -50,13 +50,7 @@ class ArchiveCluster:
                 lambda cluster: describe_topics_configs(cluster, topics, [_POLICY]), DEADLINE_S
             )
             # What may have changed meanwhile is not known any more.
-            self._policies = {
-                topic: entry.value
-                for topic, entries in (described or {}).items()
-                if not isinstance(entries, Refused)
-                for entry in entries
-                if entry.name == _POLICY and entry.value is not None
-            }
+            self._policies = values_of(described or {}, _POLICY)
             self._asked, self._policies_until = tuple(topics), self._clock() + PAUSE_S
         return self._policies
 
