@@ -190,8 +190,9 @@ class _Kind:
 class BoundedHandler(logging.StreamHandler[TextIO]):
     """Writes lines to a stream, of each kind at most its bound."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)
+        self._now = now
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -200,7 +201,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
             super().emit(record)
             return
         kind = self._kind(record)
-        now = time.monotonic()
+        now = self._now()
         left_out = 0
         if now - kind.since >= KIND_S:
             kind.since, kind.characters = now, 0
@@ -234,7 +235,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         if kind is None:
             if len(self._kinds) >= MAX_KINDS:
                 key = ("", "")
-            kind = self._kinds.setdefault(key, _Kind(time.monotonic()))
+            kind = self._kinds.setdefault(key, _Kind(self._now()))
         return kind
 
 
