@@ -17,7 +17,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from enum import Enum
 from typing import Any, TextIO
 
