@@ -97,7 +97,7 @@ def command(
             raise Failed("this cluster's controller does not support restored stores")
         return report
 
-    # Looked at first: an older controller would discard what its store does not know.
+    # Reported first: an older controller would discard what its store does not know.
     report = ask(accept=False)
     is_due = report["went_back"] is not None or bool(report.get("late"))
     if accept and is_due:

@@ -169,7 +169,7 @@ def deliverable_ends(
 def is_met(
     need: Prerequisite, positions: Mapping[int, GroupPosition], ends: Mapping[int, int]
 ) -> bool:
-    """Return whether a group has read what a gate needs: nothing behind another gate counts."""
+    """Return whether a group has read what a gate needs. What another gate holds is unread."""
     if need.upto is None:
         return False
     position = positions.get(need.partition)
