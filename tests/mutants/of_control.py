@@ -684,6 +684,13 @@ MUTANTS = (
         "tests/broker/test_lost_leader.py",
     ),
     Mutant(
+        "a topic whose node is gone counts as deleted where its history cannot be read",
+        "src/tidelog/controller/decisions/nodes.py::check_topic",
+        "        if name in cluster.topic_histories or history in cluster.damaged:\n",
+        "        if name in cluster.topic_histories:\n",
+        "tests/unit/controller/test_external_changes.py",
+    ),
+    Mutant(
         "a FULL makes the replicas stale that it cannot speak of",
         "src/tidelog/broker/control_plane/control_channel.py::Control._stale",
         "                if p.topic not in left\n",

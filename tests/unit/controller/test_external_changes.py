@@ -239,6 +239,26 @@ def test_a_topic_node_that_is_gone_deletes_nothing() -> None:
     assert requests.why_no_full(world.cluster) is None
 
 
+def test_a_topic_node_that_is_gone_beside_a_damaged_history_deletes_nothing() -> None:
+    world = made()
+    path, history = layout.topic("t"), layout.topic_history("t")
+    was = {name: world.nodes()[name].data for name in (path, history)}
+    outside(world, Set(history, b"{"))
+    states = [Delete(layout.state("t", i)) for i in (0, 1)]
+    states += [Delete(layout.partition("t", i)) for i in (0, 1)]
+    outside(world, *states, Delete(layout.partitions("t")), Delete(path))
+    loaded = ClusterState(brokers=world.cluster.brokers)
+    load(loaded, world.nodes())
+    for cluster in (world.cluster, loaded):
+        assert cluster.damaged.keys() == {path, history}
+        assert cluster.unreadable_topics == ["t"]
+    # Either node alone is not the topic yet.
+    outside(world, Set(history, was[history]))
+    assert world.cluster.unreadable_topics == ["t"]
+    outside(world, Create(path, was[path]))
+    assert world.cluster.damaged == {}
+
+
 def test_a_partition_missing_from_a_loaded_node_deletes_nothing() -> None:
     world = made()
     text = node("{'partitions':{'0':[1,2]}}")

@@ -66,7 +66,9 @@ def load(cluster: ClusterState, nodes: Mapping[str, Node]) -> None:
     for path in sorted(nodes):
         take(cluster, path, nodes[path])
     indexes = indexes_with_state(cluster)
-    for name in cluster.topic_histories.keys() - cluster.topics.keys():
+    damaged = (path.rpartition("/") for path in list(cluster.damaged))
+    unread = {name for above, _, name in damaged if above == layout.TOPIC_HISTORIES}
+    for name in (cluster.topic_histories.keys() | unread) - cluster.topics.keys():
         check_topic(cluster, name, indexes)
     lacking = [x for x in cluster.states if not cluster.replicas(x) and x.topic in cluster.topics]
     for name in {tp.topic for tp in lacking}:
@@ -133,8 +135,9 @@ def check_topic(cluster: ClusterState, name: str, indexes: Mapping[str, list[int
         return
     node = cluster.topics.get(name)
     if node is None:
-        if name in cluster.topic_histories:
-            history = layout.topic_history(name)
+        history = layout.topic_history(name)
+        # A history that cannot be read shows as well that the topic was not deleted.
+        if name in cluster.topic_histories or history in cluster.damaged:
             lost = "only an ephemeral one is left" if path in cluster.ephemeral else "it is missing"
             why = (
                 f"{lost}, but {history} is there: put it back, for example from a backup of the "
