@@ -44,6 +44,9 @@ BY_HAND_CHECK_S = 1.0
 
 HIGHEST_PORT = 65535
 
+MOST_BROKERS = 128
+"""Of one cluster on one machine: a thousand took all of its time until they were killed."""
+
 
 @click.command("up")
 @click.option("--brokers", type=click.IntRange(min=1), default=1, show_default=True)
@@ -77,6 +80,11 @@ def command(
     restart: bool,
 ) -> None:
     """Run a development cluster until Ctrl-C or SIGTERM."""
+    if brokers * workers > MOST_BROKERS:
+        raise WrongUsage(
+            f"--brokers {brokers} --workers {workers}: one machine runs at most {MOST_BROKERS} "
+            "brokers; run `tidelog server` on more machines"
+        )
     if port + brokers * workers - 1 > HIGHEST_PORT:
         sentence = f"--port {port}: {brokers * workers} brokers need ports above {HIGHEST_PORT}"
         raise WrongUsage(sentence)

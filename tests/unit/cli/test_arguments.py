@@ -67,6 +67,8 @@ SERVER = ["--bootstrap-server", "127.0.0.1:1"]
         ["consume", *SERVER, "--topic", "t", "--format", "%s", "--json"],
         ["up", "--controllers", "2"],
         ["up", "--brokers", "3", "--port", "65534"],
+        ["up", "--brokers", "129"],
+        ["up", "--workers", "1000"],
         ["up", "--store", "zookeeper:localhost:2181"],
         ["up", "--config", "novalue"],
     ],
