@@ -366,3 +366,22 @@ def test_a_look_at_many_topics_walks_over_the_states_a_few_times_in_all() -> Non
     assert len(found) == len(names)
     take_up(world.cluster, found, world.chance, True)
     assert states.walks < 10
+
+
+@pytest.mark.parametrize("wrong", [b"{", b'{"partitions":{"0":[1,2]}}'])
+def test_a_topic_whose_history_is_removed_beside_its_damaged_node_is_not_deleted(
+    wrong: bytes,
+) -> None:
+    """The removal was taken for the second half of a deletion, while the topic's node was there."""
+    world = made()
+    path, history = layout.topic("t"), layout.topic_history("t")
+    before = world.cluster.topics["t"]
+    right = world.nodes()[path].data
+    assert world.tree.apply(world.session, [Set(path, wrong)]) is None
+    world.cluster = ClusterState(brokers=world.cluster.brokers)
+    load(world.cluster, world.nodes())
+    assert world.cluster.unreadable_topics == ["t"]
+    outside(world, Delete(history))
+    assert world.cluster.unreadable_topics == ["t"]
+    outside(world, Set(path, right))
+    assert (world.cluster.damaged, world.cluster.topics["t"]) == ({}, before)

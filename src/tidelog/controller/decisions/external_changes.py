@@ -143,7 +143,8 @@ def take_up(
         if layout.partition_of(path) is not None:
             # Rare: a damaged node that was repaired.
             indexes = indexes_with_state(cluster)
-        if above == layout.TOPIC_HISTORIES:
+        if above == layout.TOPIC_HISTORIES and layout.topic(name) not in cluster.versions:
+            # A topic's node that exists is damaged by itself: no other node ends that.
             cluster.damaged.pop(layout.topic(name), None)
             check_topic(cluster, name, indexes)
         elif above == layout.BROKER_CONFIGS:
