@@ -345,7 +345,11 @@ class StoreWatches:
         changes.add(_of_topics(draft, changed_nodes))
         changes.add(_unmarked(before, draft))
         # Brokers know which topics are unreadable: that one is repaired, or gone, is said as well.
-        changes.brokers |= before.unreadable_topics != draft.unreadable_topics
+        unread = set(before.unreadable_topics)
+        changes.brokers |= unread != set(draft.unreadable_topics)
+        # Another node than the topic's may have made it readable: that of its history.
+        readable = unread.difference(draft.unreadable_topics)
+        changes.add(Changes(partitions=_partitions(draft, readable)))
         # Also of what cannot be read, which is no write.
         changes.kinds.update(kinds_at(changed_nodes))
         before.adopt(draft)

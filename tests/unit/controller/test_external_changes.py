@@ -368,6 +368,39 @@ def test_a_look_at_many_topics_walks_over_the_states_a_few_times_in_all() -> Non
     assert states.walks < 10
 
 
+@pytest.mark.parametrize("wrong", [layout.topic("t"), layout.topic_history("t")])
+def test_a_topic_with_another_id_than_its_history_deletes_nothing(wrong: str) -> None:
+    """The history of a former topic of the name was taken for the right one: all replicas of the
+    present one became stale."""
+    world = made()
+    right = world.nodes()[wrong].data
+    topic_id = world.cluster.topic_id("t")
+    other = right.replace(layout.id_text(topic_id).encode(), OTHER_ID.encode())
+    assert other != right
+    assert world.tree.apply(world.session, [Set(wrong, other)]) is None
+    loaded = ClusterState(brokers=world.cluster.brokers)
+    load(loaded, world.nodes())
+    assert loaded.unreadable_topics == ["t"]
+    assert OTHER_ID in str(loaded.damaged[layout.topic("t")])
+    world.cluster = loaded
+    world.do(complete(loaded, world.chance))
+    assert world.nodes()[wrong].data == other
+    outside(world, Set(wrong, right))
+    assert (loaded.damaged, loaded.topic_id("t")) == ({}, topic_id)
+
+
+def test_a_history_that_is_repaired_with_another_id_deletes_nothing() -> None:
+    world = made()
+    path, topic_id = layout.topic_history("t"), world.cluster.topic_id("t")
+    right = world.nodes()[path].data
+    outside(world, Set(path, b"{"))
+    other = right.replace(layout.id_text(topic_id).encode(), OTHER_ID.encode())
+    outside(world, Set(path, other))
+    assert world.cluster.unreadable_topics == ["t"]
+    outside(world, Set(path, right))
+    assert (world.cluster.damaged, world.cluster.topic_id("t")) == ({}, topic_id)
+
+
 @pytest.mark.parametrize("wrong", [b"{", b'{"partitions":{"0":[1,2]}}'])
 def test_a_topic_whose_history_is_removed_beside_its_damaged_node_is_not_deleted(
     wrong: bytes,

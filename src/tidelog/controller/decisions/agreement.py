@@ -18,6 +18,8 @@ Its content is kept, and counts again once the others agree.
 | an epoch, and no counter that could have given it | the counter is damaged: an epoch of a node |
 | | that is gone, higher than all others, could repeat |
 | a topic's counts, and its partitions | they are not known: ``completion`` counts |
+| a topic's id, and that of its history | the topic's node is damaged: replicas with the other id |
+| | would become stale |
 
 None of this holds while the store counts as an older copy: its acceptance writes in parts.
 """
@@ -46,6 +48,7 @@ def contradicted(cluster: ClusterState) -> Iterator[Damaged]:
     yield from list(_lost(cluster, cluster.topics))
     yield from list(_deletions(cluster))
     yield from list(_epochs(cluster))
+    yield from list(_ids(cluster, cluster.topics))
 
 
 def contradicted_of(cluster: ClusterState, topics: Collection[str]) -> Iterator[Damaged]:
@@ -57,6 +60,21 @@ def contradicted_of(cluster: ClusterState, topics: Collection[str]) -> Iterator[
         places = () if node is None else (TopicPartition(name, x) for x in node.partitions)
         yield from _states(cluster, places)
     yield from _lost(cluster, topics)
+    yield from _ids(cluster, topics)
+
+
+def _ids(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
+    """Yield the nodes of topics with another id than their histories: one of both is of a former
+    topic of the name. An old tool leaves out the id, and writes no other."""
+    for name in topics:
+        node, history = cluster.topics.get(name), cluster.topic_histories.get(name)
+        if node is None or history is None or node.topic_id in (None, history.topic_id):
+            continue
+        why = (
+            f"its id is {node.topic_id}, and {layout.topic_history(name)} has the id "
+            f"{history.topic_id}: correct the wrong one"
+        )
+        yield Damaged(layout.topic(name), why, node)
 
 
 def _lost(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
