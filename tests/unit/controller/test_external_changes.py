@@ -418,3 +418,30 @@ def test_a_topic_whose_history_is_removed_beside_its_damaged_node_is_not_deleted
     assert world.cluster.unreadable_topics == ["t"]
     outside(world, Set(path, right))
     assert (world.cluster.damaged, world.cluster.topics["t"]) == ({}, before)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_topic_without_its_id_and_a_partition_without_its_epoch_get_their_own(
+    is_gone: bool,
+) -> None:
+    """The replicas were looked for under no id: the partition got a new epoch, and each replica
+    of it became stale."""
+    world = made()
+    topic_id = world.cluster.topic_id("t")
+    written: list[Operation] = [Set(layout.topic("t"), OLD_NODE)]
+    if is_gone:
+        written += [Delete(layout.state("t", 1)), Delete(layout.partition("t", 1))]
+    else:
+        written.append(Set(layout.partition("t", 1), b""))
+    assert world.tree.apply(world.session, written) is None
+    loaded = ClusterState(brokers=world.cluster.brokers)
+    load(loaded, world.nodes())
+    for broker in (1, 2):
+        loaded.inventories[broker] = {(topic_id, i): LogEnd(1 + i, 0, 5) for i in (0, 1)}
+    world.cluster = loaded
+    for _ in range(2):
+        world.do(complete(loaded, world.chance))
+    assert loaded.topic_id("t") == topic_id
+    found = loaded.partition_nodes.get(T1)
+    assert found is None if is_gone else found is not None and found.partition_epoch == 2
+    assert (T1 in loaded.states) != is_gone

@@ -355,9 +355,12 @@ class ClusterState:
                 return None
         return end
 
-    def any_log_end(self, broker: int, tp: TopicPartition) -> LogEnd | None:
-        """Return the same of a replica of whichever incarnation of the partition."""
-        topic_id = self.topic_id(tp.topic)
+    def any_log_end(
+        self, broker: int, tp: TopicPartition, topic_id: UUID | None = None
+    ) -> LogEnd | None:
+        """Return the same of a replica of whichever incarnation of the partition; ``topic_id`` is
+        that of a topic whose node lacks it."""
+        topic_id = self.topic_id(tp.topic) if topic_id is None else topic_id
         end = self.inventories.get(broker, {}).get((topic_id, tp.partition))
         if end is None and self.takes_nameless(tp.topic):
             end = self.nameless.get(broker, {}).get(tp)

@@ -80,7 +80,7 @@ def complete(cluster: ClusterState, entropy: Entropy) -> Decision[list[str]]:
             epoch += len(new)
             notes.append(f"partitions {sorted(new)} of the topic {name} are new")
         for tp in without_epoch(cluster, name, whole) if lacks_nodes else ():
-            reported = _reported_epoch(cluster, tp)
+            reported = _reported_epoch(cluster, tp, _id_of(whole))
             if reported is None:
                 continue
             if reported < 0:
@@ -210,7 +210,8 @@ def _newborn(cluster: ClusterState, name: str, node: TopicNode) -> dict[int, lis
         present = cluster.fit & set(replicas)
         if not present or cluster.presumed.intersection(replicas):
             continue
-        if all(cluster.log_end(broker, tp) is None for broker in present):
+        # Of any incarnation: the partition has no node that says which one is present.
+        if all(cluster.any_log_end(broker, tp, _id_of(node)) is None for broker in present):
             newborn[index] = list(replicas)
     return newborn
 
@@ -226,14 +227,18 @@ def without_epoch(cluster: ClusterState, name: str, node: TopicNode) -> list[Top
     ]
 
 
-def _reported_epoch(cluster: ClusterState, tp: TopicPartition) -> int | None:
+def _id_of(node: TopicNode) -> UUID | None:
+    return None if node.topic_id is None else layout.parse_id(node.topic_id)
+
+
+def _reported_epoch(cluster: ClusterState, tp: TopicPartition, topic_id: UUID | None) -> int | None:
     """Return the partition epoch that replicas have on their disks, -1 if they have none.
 
     None while nothing shows it: no broker that is assigned has reported a replica, and one of them
     has not reported yet.
     """
     hosts = cluster.hosts(tp)
-    ends = [cluster.any_log_end(broker, tp) for broker in hosts]
+    ends = [cluster.any_log_end(broker, tp, topic_id) for broker in hosts]
     epochs = [end.partition_epoch for end in ends if end is not None]
     if not epochs and not (cluster.brokers.keys() - cluster.presumed).issuperset(hosts):
         return None
