@@ -376,6 +376,18 @@ def test_a_leader_that_died_while_the_topic_could_not_be_read_is_replaced_after_
     assert world.cluster.states[T0].leader == 2
 
 
+def test_a_leader_that_died_while_the_state_could_not_be_read_is_replaced_after_it() -> None:
+    world = World(1, 2)
+    world.create(TopicToCreate("t", 1, 2))
+    path = layout.state("t", 0)
+    whole = world.nodes()[path].data
+    outside(world, Set(path, b"torn"))
+    world.cluster.suspected.add(1)
+    world.commit(replace_unfit(world.cluster).writes)
+    outside(world, Set(path, whole))
+    assert world.cluster.states[T0].leader == 2
+
+
 def outside(world: World, *operations: Operation) -> None:
     """Another program writes; the controller notices and acts."""
     assert world.tree.apply(world.session, operations) is None

@@ -120,6 +120,7 @@ def take_up(
     taken = Taken()
     writes: list[Write] = []
     indexes, unreadable = indexes_with_state(cluster), cluster.unreadable_topics
+    damaged = set(cluster.damaged)
     for path, node in sorted(nodes.items()):
         above, _, name = path.rpartition("/")
         if above == layout.TOPICS:
@@ -164,7 +165,8 @@ def take_up(
             taken.notes.append(f"{path} was {'removed' if node is None else 'written'}")
     topics = {layout.topic_of(path) for path in nodes}
     taken.errors += check_agreement(cluster, {x for x in topics if x is not None})
-    writes += _settled(cluster, set(unreadable).difference(cluster.unreadable_topics))
+    repaired = set(unreadable).difference(cluster.unreadable_topics)
+    writes += _settled(cluster, repaired, damaged.difference(cluster.damaged))
     completed = complete(cluster, entropy)
     deleted: Decision[list[str]] = Decision([])
     if cluster.went_back is None:
@@ -178,14 +180,18 @@ def take_up(
     return Decision(taken, decided, splits=True)
 
 
-def _settled(cluster: ClusterState, repaired: set[str]) -> list[Write]:
-    """Elect leaders for topics whose nodes can be read again: brokers may have died meanwhile."""
-    places = [
+def _settled(cluster: ClusterState, repaired: set[str], paths: set[str]) -> list[Write]:
+    """Elect leaders where a topic's node, or the node of a state, can be read again: brokers may
+    have died meanwhile."""
+    readable = cluster.topics.keys() - cluster.marked
+    places = {
         TopicPartition(name, index)
-        for name in sorted(repaired & cluster.topics.keys() - cluster.marked)
+        for name in repaired & readable
         for index in cluster.topics[name].partitions
-    ]
-    return settle_all(cluster, places, Standing.of(cluster)) if places else []
+    }
+    found = (TopicPartition(*place) for x in paths if (place := layout.partition_of(x)) is not None)
+    places |= {tp for tp in found if tp.topic in readable}
+    return settle_all(cluster, sorted(places), Standing.of(cluster)) if places else []
 
 
 def _concerns(write: Write, topics: set[str]) -> bool:
