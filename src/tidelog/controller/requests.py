@@ -80,10 +80,12 @@ def why_no_full(cluster: ClusterState, *, leaves_unreadable: bool = False) -> st
     """
     if cluster.went_back is not None:
         return cluster.went_back
+    unreadable = cluster.unreadable_topics
     if not (leaves_unreadable and cluster.level.topic_ids):
-        for name in cluster.unreadable_topics:
-            return str(cluster.damaged[layout.topic(name)])
-    for name in cluster.topics:
+        for name in unreadable:
+            damaged = cluster.damaged.get(layout.topic(name))
+            return str(damaged or cluster.damaged[layout.topic_history(name)])
+    for name in cluster.topics.keys() - unreadable:
         if cluster.level.topic_ids and cluster.topic_id(name) == NO_ID:
             return f"The topic {name} has no id yet."
     return None

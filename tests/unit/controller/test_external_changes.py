@@ -445,3 +445,19 @@ def test_a_topic_without_its_id_and_a_partition_without_its_epoch_get_their_own(
     found = loaded.partition_nodes.get(T1)
     assert found is None if is_gone else found is not None and found.partition_epoch == 2
     assert (T1 in loaded.states) != is_gone
+
+
+def test_a_topic_without_an_id_beside_a_damaged_history_holds_up_no_other() -> None:
+    world = made()
+    path, history = layout.topic("t"), layout.topic_history("t")
+    topic_id, right = world.cluster.topic_id("t"), world.nodes()[history].data
+    written = [Set(path, OLD_NODE), Set(history, b"{")]
+    assert world.tree.apply(world.session, written) is None
+    world.cluster = ClusterState(brokers=world.cluster.brokers)
+    load(world.cluster, world.nodes())
+    world.do(complete(world.cluster, world.chance))
+    assert world.cluster.unreadable_topics == ["t"]
+    assert requests.why_no_full(world.cluster, leaves_unreadable=True) is None
+    assert history in (requests.why_no_full(world.cluster) or "")
+    outside(world, Set(history, right))
+    assert (world.cluster.unreadable_topics, world.cluster.topic_id("t")) == ([], topic_id)

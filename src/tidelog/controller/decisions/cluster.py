@@ -306,11 +306,21 @@ class ClusterState:
     @property
     def unreadable_topics(self) -> list[str]:
         """The topics whose nodes are damaged, sorted: no request can say what they have, and none
-        may mean by its silence that they have nothing (docs/decisions/0111)."""
+        may mean by its silence that they have nothing (docs/decisions/0111). Also those without an
+        id whose histories are damaged: only these have it."""
         if not self.damaged:
             return []
-        parted = (path.rpartition("/") for path in self.damaged)
-        return sorted(name for above, _, name in parted if above == layout.TOPICS)
+        names = set()
+        for path in self.damaged:
+            above, _, name = path.rpartition("/")
+            if above == layout.TOPICS or (
+                above == layout.TOPIC_HISTORIES
+                and self.level.topic_ids
+                and name in self.topics
+                and self.topic_id(name) == NO_ID
+            ):
+                names.add(name)
+        return sorted(names)
 
     def replicas(self, tp: TopicPartition) -> list[int]:
         """Return a partition's assignment; empty while its topic's node cannot be read."""
