@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller import requests
+from tidelog.controller.decisions import config_effects
 from tidelog.controller.decisions.cluster import ClusterState, LogEnd
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.creation import TopicToCreate
@@ -332,6 +333,29 @@ def test_configurations_that_a_tool_writes() -> None:
     outside(world, Delete(layout.broker_configs(layout.ALL_BROKERS)))
     outside(world, Create(layout.broker_configs("7"), node("{'version':1,'config':{'a':'b'}}")))
     assert cluster.broker_configs == {"7": {"a": "b"}}
+
+
+def test_no_record_goes_by_configurations_that_cannot_be_read() -> None:
+    """The defaults took their place, and with them a retention of a week."""
+    world = made()
+    path, defaults = layout.topic_configs("t"), layout.broker_configs(layout.ALL_BROKERS)
+    own = node("{'version':1,'config':{'cleanup.policy':'compact','min.insync.replicas':'2'}}")
+    outside(
+        world, Create(path, own), Create(defaults, node("{'config':{'log.retention.ms':'-1'}}"))
+    )
+    shrunk = PartitionState(1, 0, 1, [1], eligible_replicas=[2])
+    world.commit((put_state(world.cluster, T0, shrunk),))
+    taken = outside(world, Set(path, b"{"), Set(defaults, b"{"))
+    assert len(taken.errors) == 2
+    for name in ("t", "another"):
+        configs = world.cluster.resolve(name).configs
+        assert (configs.retention_ms, configs.retention_bytes, configs.compacted) == (-1, -1, False)
+    # Nor is a minimum lowered by that.
+    assert world.cluster.states[T0].eligible_replicas == [2]
+    assert config_effects.of_a_start(world.cluster).writes == ()
+    outside(world, Set(path, own), Delete(defaults))
+    assert world.cluster.damaged == {}
+    assert world.cluster.topic_configs["t"]["min.insync.replicas"] == "2"
 
 
 def test_what_the_controller_wrote_itself_is_not_taken_for_anothers() -> None:

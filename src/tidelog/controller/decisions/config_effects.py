@@ -65,12 +65,18 @@ def of_a_start(cluster: ClusterState) -> Decision[None]:
     They must be durable before any broker is commanded: its leaders acknowledge by the lower
     minimum, without replicas that the state still has as eligible. O(partitions).
     """
-    if cluster.went_back is not None:
+    if (
+        cluster.went_back is not None
+        or layout.broker_configs(layout.ALL_BROKERS) in cluster.damaged
+    ):
         return Decision(None)
     writes: list[Write] = []
     for tp, state in cluster.states.items():
         replicas = cluster.replicas(tp)
         if not state.eligible_replicas or not replicas or layout.state(*tp) in cluster.damaged:
+            continue
+        if cluster.damaged and layout.topic_configs(tp.topic) in cluster.damaged:
+            # A minimum that cannot be read was not lowered.
             continue
         minimum = cluster.min_insync(tp.topic, len(replicas))
         if len(state.isr) >= minimum:

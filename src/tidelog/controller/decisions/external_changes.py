@@ -138,7 +138,7 @@ def take_up(
             continue
         if path == layout.broker_configs(layout.ALL_BROKERS):
             # The effects are the difference to the known defaults.
-            writes += config_effects.of_defaults(cluster, _configs(path, node))
+            writes += config_effects.of_defaults(cluster, _defaults(cluster, path, node))
         configs = cluster.topic_configs.get(name, {})
         take(cluster, path, node)
         if layout.partition_of(path) is not None:
@@ -152,8 +152,9 @@ def take_up(
             cluster.configs_changed_at = cluster.revision + 1
         elif above == layout.TOPIC_CONFIGS:
             cluster.configs_changed_at = cluster.revision + 1
-            writes += _effects(cluster, name)
-            writes += _switched_on(cluster, name, configs, taken)
+            if path not in cluster.damaged:
+                writes += _effects(cluster, name)
+                writes += _switched_on(cluster, name, configs, taken)
         elif above == layout.CONFIG_CHANGES and node is not None:
             taken.to_check += _named(path, node)
             writes.append(Remove(path))
@@ -339,10 +340,14 @@ def _effects(cluster: ClusterState, name: str) -> list[Write]:
     return config_effects.of_topic(cluster, name, cluster.topic_configs.get(name, {}))
 
 
-def _configs(path: str, node: Node | None) -> Mapping[str, str]:
-    is_none = node is None or counts_as_none(path, node)
-    record = None if node is None or is_none else layout.decode(path, node.data)
-    return record.config if isinstance(record, ConfigNode) else {}
+def _defaults(cluster: ClusterState, path: str, node: Node | None) -> Mapping[str, str]:
+    """Return the defaults of all brokers that a node has; the known ones if it cannot be read."""
+    if node is None or counts_as_none(path, node):
+        return {}
+    record = layout.decode(path, node.data)
+    if isinstance(record, ConfigNode):
+        return record.config
+    return cluster.broker_configs.get(layout.ALL_BROKERS, {})
 
 
 def _named(path: str, node: Node) -> list[str]:

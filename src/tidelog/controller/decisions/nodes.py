@@ -41,6 +41,21 @@ from tidelog.metadata.records import (
 from tidelog.metadata.store import Node
 from tidelog.model.topics import TopicPartition, metric_name
 
+KEEPS_ALL = {
+    layout.TOPIC_CONFIGS: {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+    },
+    layout.BROKER_CONFIGS: {
+        "log.cleanup.policy": "delete",
+        "log.retention.ms": "-1",
+        "log.retention.bytes": "-1",
+    },
+}
+"""What counts in the place of configurations that cannot be read: no record goes by it. The
+defaults could delete what was to be kept (promise 20)."""
+
 
 def counts_as_none(path: str, node: Node) -> bool:
     """Return whether a node is ephemeral at a path of a persistent node: it ends with a session.
@@ -110,10 +125,21 @@ def take(cluster: ClusterState, path: str, node: Node | None) -> None:
     cluster.versions[path] = node.version
     record = layout.decode(path, node.data)
     if isinstance(record, Damaged):
-        _remove(cluster, path)
+        _put_unreadable(cluster, path)
         cluster.damaged[path] = record
     elif record is not None:
         _put(cluster, path, record)
+
+
+def _put_unreadable(cluster: ClusterState, path: str) -> None:
+    """Take up that a node cannot be read: no record goes by its configurations, others go."""
+    above, _, name = path.rpartition("/")
+    if above not in KEEPS_ALL:
+        _remove(cluster, path)
+        return
+    is_of_topic = above == layout.TOPIC_CONFIGS
+    configs = cluster.topic_configs if is_of_topic else cluster.broker_configs
+    configs[name] = dict(KEEPS_ALL[above])
 
 
 def indexes_with_state(cluster: ClusterState) -> dict[str, list[int]]:
