@@ -205,6 +205,8 @@ def test_a_wrong_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
     assert wrong.returncode == 2 and "--worker 2: say --workers N" in wrong.stderr
     wrong = run_tidelog("server", str(file), "--workers", "0")
     assert wrong.returncode == 2 and "0 is not from 1 to 128" in wrong.stderr
+    wrong = run_tidelog("server", str(file), "--workers", "two")
+    assert wrong.returncode == 2 and "two is not from 1 to 128" in wrong.stderr
     assert not (tmp_path / "data").exists()
 
 

@@ -54,9 +54,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _workers(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if not 1 <= number <= MOST_WORKERS:
-        raise argparse.ArgumentTypeError(f"{number} is not from 1 to {MOST_WORKERS}")
+        raise argparse.ArgumentTypeError(f"{text} is not from 1 to {MOST_WORKERS}")
     return number
 
 
