@@ -102,6 +102,14 @@ def _refused_ports(whole: ServerConfigs, workers: int) -> Iterator[InvalidConfig
                 f"listeners: {name} takes one port for each worker, {first} to {last}: the highest "
                 f"is {HIGHEST_PORT}.",
             )
+    for public in whole.advertised_listeners:
+        end = public.port + workers - 1
+        if public.port and end > HIGHEST_PORT and "advertised.listeners" in whole.texts:
+            yield InvalidConfig(
+                "advertised.listeners",
+                f"advertised.listeners: {public.name} takes one port for each worker, "
+                f"{public.port} to {end}: the highest is {HIGHEST_PORT}.",
+            )
     every = [*ranges, *((config, name, port, port) for config, name, port in fixed)]
     for (_, one, first, last), (config, other, other_first, other_last) in combinations(every, 2):
         if first <= other_last and other_first <= last:

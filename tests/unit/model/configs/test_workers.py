@@ -113,6 +113,13 @@ def test_the_machine_is_within_the_rack_of_the_operator(rack: str, expected: str
             "65535.",
         ),
         (
+            BROKER.replace("19192", "65535"),
+            2,
+            "host-7",
+            "advertised.listeners: OUTSIDE takes one port for each worker, 65535 to 65536: the "
+            "highest is 65535.",
+        ),
+        (
             BOTH.replace("9100", "0"),
             2,
             "host-7",
