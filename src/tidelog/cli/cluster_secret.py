@@ -144,6 +144,10 @@ def make_secret(folder: str) -> str:
     temporary = f"{path}.tmp"
     try:
         os.makedirs(folder, mode=0o750, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or error
+        raise SecretRefused(f"log directory {folder} cannot be used: {why}") from error
+    try:
         if os.path.exists(temporary):
             # Left by a start that was killed: no process has used it.
             os.unlink(temporary)
