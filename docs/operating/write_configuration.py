@@ -1,6 +1,6 @@
 """The page of configurations, `configuration.md`, written from the tables in `tidelog.model`.
 
-Run it after a change of the tables: `python docs/operating/write_configuration.py`. A tidy test
+Run it after a change of the tables: `make docs`. A tidy test
 compares the page with the tables.
 """
 
@@ -52,8 +52,9 @@ arrives.
 KAFKAS = """
 ## Kafka's other configurations
 
-Each configuration of Kafka 4.3, and of 3.9 with ZooKeeper, is above or in one of these
+Each server configuration of Kafka 4.3, and of 3.9 with ZooKeeper, is above or in one of these
 lists. Those of the first have no effect here: a start names them in one warning, with the reason.
+A configuration of a topic that is not above is refused.
 
 """
 
