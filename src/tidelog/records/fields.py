@@ -55,7 +55,9 @@ def read_fields(view: Bytes, starts: Positions, ends: Positions) -> Fields:
     keys, pos = read_segments(view, pos, ends)
     values, pos = read_segments(view, pos, ends)
     headers, pos = read_varints(view, pos)
-    if (pos > ends).any() or (headers < 0).any() or (headers * _SMALLEST_HEADER > ends - pos).any():
+    # Divided, for twice a number of 64 bits may be one of no bits.
+    most = (ends - pos) // _SMALLEST_HEADER
+    if (pos > ends).any() or (headers < 0).any() or (headers > most).any():
         raise CorruptRecords("a record is longer than its length")
     return Fields(timestamps, offsets, keys, values, headers, pos, ends)
 

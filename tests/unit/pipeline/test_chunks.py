@@ -23,7 +23,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.control_records import ABORT, COMMIT, control_key
-from tidelog.records.record import CorruptRecords
+from tidelog.records.record import CorruptRecords, write_varint
 
 ALL = choose_columns(None, headers=True, epoch=True)
 END = 1 << 60
@@ -242,6 +242,15 @@ def test_hostile_payloads_with_a_right_checksum() -> None:
         count = header.record_count if rng.random() < 0.9 else rng.choice((0, 81, 1 << 30, -1))
         with contextlib.suppress(CorruptRecords):
             decode(seal_batch(header._replace(record_count=count), bytes(damaged)))
+
+
+@pytest.mark.parametrize("headers", [1, 2**61, 2**62, 2**62 + 1, 2**63 - 1, -1, -(2**63)])
+def test_more_headers_than_a_record_has_room_for_are_named(headers: int) -> None:
+    body = b"\0\0\0\2k\2v" + write_varint(headers)
+    record = write_varint(len(body)) + body
+    whole = build_batch([NewRecord(0, b"k", b"v")])
+    with pytest.raises(CorruptRecords):
+        decode(seal_batch(read_header(whole), record))
 
 
 @pytest.mark.parametrize("more", [b"\0", bytes(100)])
