@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.support.compacting import COMPACT, clean, contents, few, put
-from tests.support.lying_batches import family
-from tests.support.storage_logs import NOW_MS, QuickDisk, new_log, remove_due
+from tests.support.lying_batches import changed, family
+from tests.support.storage_logs import NOW_MS, QuickDisk, new_log, records_of, remove_due
 from tidelog.records.batch import (
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
@@ -22,7 +22,7 @@ from tidelog.records.batch import (
     walk,
 )
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
-from tidelog.records.record import CorruptRecords
+from tidelog.records.record import CorruptRecords, encode_record
 from tidelog.storage.compaction import opened as opening
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.opened import PIECE_BYTES, PIECE_RECORDS, Item, opened, pieces
@@ -111,6 +111,37 @@ def test_records_read_at_once_are_those_read_alone(
     monkeypatch.setattr(opening, "_at_once", none_at_once)
     assert at_once == list(rows_of(items))
     assert len(at_once) > 20
+
+
+@pytest.mark.parametrize(("base", "delta"), [(-1, -(2**63)), (-(2**63), -5), (0, -(2**63))])
+def test_times_at_the_end_of_64_bits_are_left_as_they_are(
+    tmp_path: Path, base: int, delta: int
+) -> None:
+    """No client may send them now; a replica of an older version may hold them."""
+    log = new_log(tmp_path, COMPACT)
+    payload = encode_record(0, 0, b"k", b"old") + encode_record(1, delta, b"j", b"v")
+    times = {"base_timestamp": base, "max_timestamp": -1}
+    honest = build_batch([NewRecord(NOW_MS, b"k", b"v")])
+    sent = changed(honest, payload, record_count=2, last_offset_delta=1, **times)
+    log.append_as_leader(sent, 0, NOW_MS, from_client=False)
+    put(log, ("k", "new"), ("x", "new"))
+    log.roll(NOW_MS)
+    assert clean(log) is not None or log.first_dirty_offset == log.end_offset
+    left = Path(log.segments[0].log_path).read_bytes()
+    assert left[HEADER_SIZE : len(sent)] == sent[HEADER_SIZE:]
+
+
+def test_records_without_a_key_go(tmp_path: Path) -> None:
+    """A topic has such records from before it was compacted."""
+    log = new_log(tmp_path, COMPACT)
+    records = [NewRecord(NOW_MS, key, b"v") for key in (None, b"a", None, None, b"b", None)]
+    for sent in (records, [NewRecord(NOW_MS, None, b"v")] * 2, [NewRecord(NOW_MS, b"c", b"v")]):
+        log.append_as_leader(build_batch(sent), 0, NOW_MS, from_client=False)
+    log.roll(NOW_MS)
+    log.high_watermark = log.end_offset
+    clean(log)
+    kept = [(record.offset, record.key) for record in records_of(log)]
+    assert kept == [(1, b"a"), (4, b"b"), (8, b"c")]
 
 
 def random_log(folder: Path, chance: random.Random) -> PartitionLog:

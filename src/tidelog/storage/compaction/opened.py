@@ -131,10 +131,7 @@ def _at_once(items: Sequence[Item]) -> OpenedBatches:
     rises[firsts[1:] - 1] = True
     first_times = np.array([item.header.base_timestamp for item in items], dtype=np.int64)
     last_deltas = np.array([item.header.last_offset_delta for item in items], dtype=np.int64)
-    # Far from where a sum of two times would be too large for 64 bits.
-    is_near = (np.abs(first_times) < FURTHEST_MS // 2).all() and (
-        np.abs(times) < FURTHEST_MS // 2
-    ).all()
+    is_near = _are_near(first_times) and _are_near(times)
     is_within = (deltas[firsts] >= 0).all() and (deltas[firsts + counts - 1] <= last_deltas).all()
     if not (rises.all() and is_within and is_near):
         raise CorruptRecords("a batch is not plain")
@@ -153,6 +150,12 @@ def _at_once(items: Sequence[Item]) -> OpenedBatches:
         everywhere if keys.valid is None else keys.valid,
         everywhere if values.valid is None else values.valid,
     )
+
+
+def _are_near(times: Positions) -> bool:
+    """Whether all are far from where a sum of two would be too large for 64 bits."""
+    # Not by their absolute value: that of the least number of 64 bits is itself.
+    return bool((times > -FURTHEST_MS // 2).all() and (times < FURTHEST_MS // 2).all())
 
 
 def _alone(item: Item) -> OpenedBatches | None:
