@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import LoneBroker, Peer, until
-from tests.support.resized import OWN, count_in, put
+from tests.support.resized import EPOCH, OWN, count_in, fence, put, show
 from tests.support.storage_logs import FaultyDisk
 from tidelog.broker.handlers import produce
 from tidelog.broker.partitions import produce_fast_path
@@ -28,6 +28,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.work import finish
 from tidelog.network.router import RequestContext, begun
+from tidelog.partitioning.hashing import hash_of_key, partition_of
 from tidelog.protocol import codec, messages
 from tidelog.records.batch import TRANSACTIONAL_BIT, read_header, seal_batch
 from tidelog.records.builder import NewRecord, Producer, build_batch
@@ -35,6 +36,7 @@ from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.runtime.seams import Seams
 
 CORRELATION = 77
+ODD = 7
 NOW_MS = int(time.time() * 1000)
 TOPICS = {"a": 3, "b": 2, "c": 1}
 CLIENT: Any = SimpleNamespace(listener_name="PLAINTEXT", client_host="here")
@@ -58,15 +60,15 @@ def request(sent: Sequence[tuple[str, int, bytes]], acks: int = 1, timeout_ms: i
     return kind(acks=acks, timeout_ms=timeout_ms, topic_data=topics)
 
 
-def framed(whole: Any, version: int) -> memoryview:
+def framed(whole: Any, version: int, client_id: str | None = "c") -> memoryview:
     """A request as in a connection's buffer, which an append may write to."""
-    chunks = codec.encode_request(ApiKey.PRODUCE, version, CORRELATION, "c", whole)
+    chunks = codec.encode_request(ApiKey.PRODUCE, version, CORRELATION, client_id, whole)
     return memoryview(bytearray().join(chunks))[4:]
 
 
-def flat(lone: LoneBroker, whole: Any, version: int = 11) -> Any:
+def flat(lone: LoneBroker, whole: Any, version: int = 11, client_id: str | None = "c") -> Any:
     """What the fast path returns."""
-    frame = framed(whole, version)
+    frame = framed(whole, version, client_id)
     body = codec.decode_request_header(frame).body
     return produce_fast_path.answer(lone.broker, frame, body, version, CORRELATION, CLIENT)
 
@@ -346,6 +348,68 @@ def test_a_full_disk_refuses_one_batch_and_no_other(tmp_path: Path) -> None:
             disk.failing = ()
             frame = await as_frame(flat(lone, request(everywhere(), acks=-1)))
             assert set(errors_in(frame)) == {ErrorCode.NONE}
+
+    asyncio.run(main())
+
+
+def test_who_sends_no_count_is_noted_and_its_keys_are_looked_at(tmp_path: Path) -> None:
+    """Without the notes a shrink would take it that all producers know of the count (KIP-253)."""
+    home = partition_of(hash_of_key(b"key"), 1, ODD)
+    places = [("b", 0), ("b", 1), ("c", 0)]
+
+    async def main() -> None:
+        disk = FaultyDisk()
+        async with broker(tmp_path, disk) as lone:
+            writers, partitions = lone.broker.unaware_writers, lone.broker.partitions
+            hosted = [partitions.by_topic[topic][index] for topic, index in places]
+            for each in hosted:
+                put(each, undeleted_count=ODD)
+                fence(each, -1)
+            for topic in ("b", "c"):
+                show(lone, EPOCH, topic, TOPICS[topic])
+
+            def sent(client_id: str | None, noted_ms: int = 0) -> Any:
+                for each in hosted:
+                    each.noted_ms = noted_ms
+                records = build_batch([NewRecord(NOW_MS, b"key", b"v")])
+                whole = request([(topic, index, records) for topic, index in places])
+                return flat(lone, whole, client_id=client_id)
+
+            def noted(topic: str) -> list[str]:
+                return list(writers.led(topic, uuid.uuid4()).client_ids)
+
+            assert sent("early") is None, "the disk has to know of it first"
+            peer = await Peer.connect(lone.port)
+            response = await peer.ask(request(everywhere()), 11)
+            assert not any(each.error_code for each in parts_of(response))
+            peer.writer.close()
+            assert isinstance(sent("müller"), bytes)
+            assert noted("b") == noted("c") == ["müller", "peer"]
+            assert all(each.noted_ms for each in hosted)
+            assert isinstance(sent(None), bytes)
+            assert noted("b") == noted("c") == ["", "müller", "peer"]
+            sends = 2
+
+            def is_short() -> bool:
+                """Whether a batch soon after a note, whose keys alone are of interest, makes none;
+                on a busy machine it comes too late for that."""
+                nonlocal sends
+                sends += 1
+                soon = lone.broker.clock.wall_ms() - 1
+                assert isinstance(sent("soon", soon), bytes)
+                return all(each.noted_ms == soon for each in hosted)
+
+            await until(is_short)
+            misplaced = {
+                topic: sends * sum(one == topic and index != home for one, index in places)
+                for topic in ("b", "c")
+            }
+            await until(lambda: writers.misplaced == misplaced)
+            disk.failing, disk.fault = ("/c-0/00000000000000000000.log",), errno.ENOSPC
+            full = await as_frame(sent("late"))
+            assert errors_in(full) == [0, 0, ErrorCode.KAFKA_STORAGE_ERROR]
+            assert "late" in noted("b")
+            assert "late" not in noted("c")
 
     asyncio.run(main())
 
