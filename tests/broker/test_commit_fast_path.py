@@ -196,3 +196,21 @@ def test_an_error_of_the_group_is_in_each_partition(tmp_path: Path) -> None:
         await broker.stop()
 
     asyncio.run(main())
+
+
+def test_an_id_of_a_former_topic_of_the_name_is_left_to_the_handler(tmp_path: Path) -> None:
+    """Its offsets must not become those of the present topic."""
+
+    async def main() -> None:
+        broker = await led(tmp_path)
+        former = UUID(int=7)
+        broker.broker.metadata.names.put("u", former)
+        for topic_id, is_plain in ((former, False), (broker.broker.metadata.id_of("u"), True)):
+            plain = [Asked.OffsetCommitRequestPartition(0, 5, -1, None)]
+            topics = [Asked.OffsetCommitRequestTopic("u", topic_id, plain)]
+            frame, position = frame_of(10, Asked(group_id="g", topics=topics))
+            assert (await fast(broker, 10, frame, position) is not None) == is_plain
+            assert bool(state_of(broker, "g")) == is_plain
+        await broker.stop()
+
+    asyncio.run(main())

@@ -161,3 +161,19 @@ def test_what_is_not_plain_is_left_to_the_handler(tmp_path: Path, version: int) 
 
     broker: Any = None
     asyncio.run(main())
+
+
+def test_an_id_of_a_former_topic_of_the_name_is_left_to_the_handler(tmp_path: Path) -> None:
+    """Whoever asks for the offsets of a former topic must not get those of the present one."""
+
+    async def main() -> None:
+        broker = await coordinator(tmp_path)
+        metadata, former = broker.broker.metadata, UUID(int=7)
+        metadata.names.put(UNCOUNTED, former)
+        for topic_id, is_plain in ((former, False), (metadata.id_of(UNCOUNTED), True)):
+            topics = [Asked.OffsetFetchRequestTopics("", topic_id, [1])]
+            frame = frame_of(10, Asked(groups=[Asked.OffsetFetchRequestGroup("g", topics=topics)]))
+            assert (fast(broker, 10, *frame) is not None) == is_plain
+        await broker.stop()
+
+    asyncio.run(main())
