@@ -15,6 +15,7 @@ from tests.support.group_broker import GroupBroker
 from tests.support.resized_topics import tell_resized
 from tidelog.broker.coordinator import committed_fast_path, parts
 from tidelog.broker.handlers import offset_commit, offset_fetch
+from tidelog.groups.group import GroupState
 from tidelog.groups.records import FirstSight
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode as E
@@ -175,5 +176,36 @@ def test_an_id_of_a_former_topic_of_the_name_is_left_to_the_handler(tmp_path: Pa
             frame = frame_of(10, Asked(groups=[Asked.OffsetFetchRequestGroup("g", topics=topics)]))
             assert (fast(broker, 10, *frame) is not None) == is_plain
         await broker.stop()
+
+    asyncio.run(main())
+
+
+def test_where_more_than_the_offsets_of_a_living_group_counts(tmp_path: Path) -> None:
+    """Retired partitions are asked about; a coordinator that loads, or is elsewhere, does not say
+    that there are no offsets; a group that is being removed has none."""
+
+    async def main() -> None:
+        broker = await coordinator(tmp_path)
+        topics = [Asked.OffsetFetchRequestTopic(COUNTED, [98, 2])]
+        request = Asked(group_id="g", topics=topics)
+        frame, position = frame_of(7, request)
+        (table,) = broker.coordinator.tables()
+        group = table.get("g")
+        assert group is not None
+        found = fast(broker, 7, frame, position)
+        state, group.state = group.state, GroupState.DEAD
+        removed = fast(broker, 7, frame, position)
+        assert removed == await slow(broker, 7, request)
+        assert removed != found
+        group.state = state
+        whole = dict.fromkeys(range(100), (0, 0))
+        tell_resized(broker, COUNTED, whole, resize_epoch=0, retired={99: 0})
+        assert fast(broker, 7, frame, position) is None
+        await broker.stop()
+        other = GroupBroker(tmp_path / "other")
+        await other.start()
+        other.lead(COUNTED, 100)
+        assert fast(other, 7, frame, position) is None
+        await other.stop()
 
     asyncio.run(main())

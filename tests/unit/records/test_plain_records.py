@@ -114,6 +114,22 @@ def test_each_byte_of_a_row_is_compared(index: int) -> None:
             assert _scanned(bytes(wrong), count, NOW_MS, 0, count) == expected, (at - start, bit)
 
 
+@pytest.mark.parametrize("index", [2, 20])
+def test_each_byte_of_a_record_with_a_longer_value_is_compared(index: int) -> None:
+    """A length of two bytes may be below that of null, too; read alone, and in a row."""
+    count, value = 30, b"v" * 100
+    records = [encode_record(each, 5, b"key", value) for each in range(count)]
+    start = len(records[0]) * index
+    payload = b"".join(records)
+    assert _scanned(payload, count, NOW_MS, 0, count) is not None
+    for at in range(start, start + len(records[index])):
+        for bit in range(8):
+            wrong = bytearray(payload)
+            wrong[at] ^= 1 << bit
+            expected = _taken(bytes(wrong), count, NOW_MS, 0)
+            assert _scanned(bytes(wrong), count, NOW_MS, 0, count) == expected, (at - start, bit)
+
+
 def test_more_records_than_the_two_bytes_of_an_offset_delta_hold() -> None:
     count = 9_000
     payload = _rows(count)
