@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import LoneBroker, Peer, until
-from tests.support.resized import EPOCH, OWN, count_in, fence, put, show
+from tests.support.resized import EPOCH, OLDER, OWN, count_in, fence, put, show
 from tests.support.storage_logs import FaultyDisk
 from tidelog.broker.handlers import produce
 from tidelog.broker.partitions import produce_fast_path
@@ -410,6 +410,44 @@ def test_who_sends_no_count_is_noted_and_its_keys_are_looked_at(tmp_path: Path) 
             assert errors_in(full) == [0, 0, ErrorCode.KAFKA_STORAGE_ERROR]
             assert "late" in noted("b")
             assert "late" not in noted("c")
+
+    asyncio.run(main())
+
+
+def test_beside_a_refused_batch_the_others_wait_for_their_followers(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = FaultyDisk()
+        async with broker(tmp_path, disk) as lone:
+            lone.lead("a", 3, isr=(1, 2), replicas=(1, 2), isr_version=1)
+            disk.failing, disk.fault = ("/a-1/00000000000000000000.log",), errno.ENOSPC
+            answered = flat(lone, request(everywhere(), acks=-1))
+            full, hosted = ErrorCode.KAFKA_STORAGE_ERROR, lone.broker.partitions.by_topic["a"]
+            for index in (0, 2):
+                assert not answered.done()
+                hosted[index].follower_fetched(2, hosted[index].end_offset)
+            assert errors_in(await as_frame(answered)) == [0, full, 0, 0, 0, 0]
+            late = flat(lone, request(everywhere(), acks=-1, timeout_ms=20))
+            timed_out = ErrorCode.REQUEST_TIMED_OUT
+            assert errors_in(await as_frame(late)) == [timed_out, full, timed_out, 0, 0, 0]
+
+    asyncio.run(main())
+
+
+def test_a_count_that_is_not_the_present_one_is_left_to_the_handler(tmp_path: Path) -> None:
+    """One that does not know of a resize would write keys to where they no longer belong."""
+
+    async def main() -> None:
+        async with broker(tmp_path) as lone:
+            for hosted in lone.broker.partitions.all():
+                put(hosted)
+            before = states(lone)
+            assert flat(lone, count_in(request(everywhere()), OLDER)) is None
+            for topic, index in ((0, 0), (0, 2), (1, 1)):
+                whole = count_in(request(everywhere()), OWN)
+                whole.topic_data[topic].partition_data[index].partition_epoch += 1
+                assert flat(lone, whole) is None
+            assert states(lone) == before
+            assert flat(lone, count_in(request(everywhere()), OWN)) is not None
 
     asyncio.run(main())
 
