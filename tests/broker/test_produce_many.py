@@ -352,7 +352,7 @@ def test_a_full_disk_refuses_one_batch_and_no_other(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_who_sends_no_count_is_noted_and_its_keys_are_looked_at(tmp_path: Path) -> None:
+def test_a_producer_without_a_count_is_noted_with_its_keys(tmp_path: Path) -> None:
     """Without the notes a shrink would take it that all producers know of the count (KIP-253)."""
     home = partition_of(hash_of_key(b"key"), 1, ODD)
     places = [("b", 0), ("b", 1), ("c", 0)]

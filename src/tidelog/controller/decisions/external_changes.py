@@ -22,7 +22,7 @@ Owns the meaning of each external change. How the controller notices it: see
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -152,9 +152,7 @@ def take_up(
             cluster.configs_changed_at = cluster.revision + 1
         elif above == layout.TOPIC_CONFIGS:
             cluster.configs_changed_at = cluster.revision + 1
-            if path not in cluster.damaged:
-                writes += _effects(cluster, name)
-                writes += _switched_on(cluster, name, configs, taken)
+            writes += _of_configs(cluster, name, configs, taken)
         elif above == layout.CONFIG_CHANGES and node is not None:
             taken.to_check += _named(path, node)
             writes.append(Remove(path))
@@ -166,8 +164,7 @@ def take_up(
             taken.notes.append(f"{path} was {'removed' if node is None else 'written'}")
     topics = {layout.topic_of(path) for path in nodes}
     taken.errors += check_agreement(cluster, {x for x in topics if x is not None})
-    repaired = set(unreadable).difference(cluster.unreadable_topics)
-    writes += _settled(cluster, repaired, damaged.difference(cluster.damaged))
+    writes += _settled(cluster, unreadable, damaged.difference(cluster.damaged))
     completed = complete(cluster, entropy)
     deleted: Decision[list[str]] = Decision([])
     if cluster.went_back is None:
@@ -181,17 +178,19 @@ def take_up(
     return Decision(taken, decided, splits=True)
 
 
-def _settled(cluster: ClusterState, repaired: set[str], paths: set[str]) -> list[Write]:
-    """Elect leaders where a topic's node, or the node of a state, can be read again: brokers may
-    have died meanwhile."""
+def _settled(
+    cluster: ClusterState, unreadable: Collection[str], paths: Collection[str]
+) -> list[Write]:
+    """Elect leaders where a topic that was unreadable, or the node of a state at one of ``paths``,
+    can be read again: brokers may have died meanwhile."""
     readable = cluster.topics.keys() - cluster.marked
     places = {
         TopicPartition(name, index)
-        for name in repaired & readable
+        for name in readable.intersection(unreadable).difference(cluster.unreadable_topics)
         for index in cluster.topics[name].partitions
     }
-    found = (TopicPartition(*place) for x in paths if (place := layout.partition_of(x)) is not None)
-    places |= {tp for tp in found if tp.topic in readable}
+    states = (layout.partition_of(path) for path in paths)
+    places |= {TopicPartition(*place) for place in states if place and place[0] in readable}
     return settle_all(cluster, sorted(places), Standing.of(cluster)) if places else []
 
 
@@ -332,6 +331,15 @@ def _switched_on(
         return made
     taken.errors.append(f"{layout.topic_configs(name)}: {ORDERED} stays false. {made.sentence}")
     return [Put(layout.topic_configs(name), ConfigNode({**after, ORDERED: "false"}))]
+
+
+def _of_configs(
+    cluster: ClusterState, name: str, before: Mapping[str, str], taken: Taken
+) -> list[Write]:
+    """Return what follows from a topic's new configurations; nothing if they cannot be read."""
+    if layout.topic_configs(name) in cluster.damaged:
+        return []
+    return [*_effects(cluster, name), *_switched_on(cluster, name, before, taken)]
 
 
 def _effects(cluster: ClusterState, name: str) -> list[Write]:
