@@ -33,7 +33,7 @@ DESCRIBED = {
     "exclude_internal": False,
     "topics_with_overrides": False,
     "as_json": True,
-} | dict.fromkeys(topics.ONLY, False)
+} | dict.fromkeys(map(topics.parameter_of, topics.ONLY), False)
 
 
 async def dry_run(cluster: Cluster) -> None:

@@ -193,8 +193,10 @@ class WaitingSnapshots:
         if not present()[1].entries:
             return True
         limit = max(start, synced_end)
-        if (yield partial(_keep_one, self._disk, self._directory, start, limit)):
+        if (yield partial(_keep_one, self._resources, self._directory, start, limit)):
             return True
+        if self._resources.failed:
+            return False
         if any(start <= one.offset <= limit for one in self._in_flight):
             return False
         if not any(start <= one.offset <= limit for one in self._waiting):
@@ -205,7 +207,7 @@ class WaitingSnapshots:
         # No sync takes it meanwhile: two would write one file.
         self._waiting.remove(waiting)
         self._in_flight.append(waiting)
-        yield waiting.write
+        yield partial(_write_unless_failed, self._resources, waiting)
         for error in self.written([waiting]):
             if not self._resources.is_full(error):
                 raise error
@@ -215,20 +217,30 @@ class WaitingSnapshots:
         return True
 
 
-def _keep_one(disk: Disk, directory: str, start: int, limit: int) -> bool:
+def _keep_one(resources: Resources, directory: str, start: int, limit: int) -> bool:
     """Make a snapshot of what is between two offsets durable, if there is one. In any thread."""
-    for offset in snapshot_offsets(disk, directory):
+    for offset in snapshot_offsets(resources.disk, directory):
         if start <= offset <= limit:
             try:
-                file = disk.open(snapshot_path(directory, offset))
+                file = resources.disk.open(snapshot_path(directory, offset))
             except FileNotFoundError:
                 continue  # a sync has thinned them out
             try:
+                if resources.failed:
+                    # Since this was asked for: a later sync proves nothing (promise 25).
+                    return False
                 file.sync()
             finally:
                 file.close()
             return True
     return False
+
+
+def _write_unless_failed(resources: Resources, snapshot: PendingSnapshot) -> None:
+    """Write a snapshot if its directory has not failed since that was asked for. In any thread."""
+    if resources.failed:
+        snapshot.cancel()
+    snapshot.write()
 
 
 def remove_snapshots(
