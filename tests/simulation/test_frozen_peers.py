@@ -425,7 +425,12 @@ def test_groups_without_a_leader_are_named_at_once(monkeypatch: pytest.MonkeyPat
         await groups.list_groups(stage.cluster, unlisted=[])
         began_s = asyncio.get_running_loop().time()
         unlisted: list[str] = []
-        while unlisted != [f"{WHICH} have no leader: their groups are not listed"]:
+        # Until the stopped broker is dead for the controller: before that, a response that finds
+        # its leader silent names none, and the next one names it again.
+        while (
+            unlisted != [f"{WHICH} have no leader: their groups are not listed"]
+            or len(stage.cluster.view.brokers) > 2
+        ):
             assert asyncio.get_running_loop().time() - began_s < 20, unlisted
             unlisted = []
             assert len(await groups.list_groups(stage.cluster, unlisted=unlisted)) == 4
