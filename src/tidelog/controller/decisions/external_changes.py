@@ -162,8 +162,7 @@ def take_up(
             taken.notes.append(why_none(path))
         elif above != layout.CONFIG_CHANGES:
             taken.notes.append(f"{path} was {'removed' if node is None else 'written'}")
-    topics = {layout.topic_of(path) for path in nodes}
-    taken.errors += check_agreement(cluster, {x for x in topics if x is not None})
+    taken.errors += check_agreement(cluster, {x for x in map(layout.topic_of, nodes) if x})
     writes += _settled(cluster, unreadable, damaged.difference(cluster.damaged))
     completed = complete(cluster, entropy)
     deleted: Decision[list[str]] = Decision([])
