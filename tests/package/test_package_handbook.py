@@ -55,6 +55,8 @@ NOT_RUN = {
         ),
         "it needs root, and a user that would stay on the machine",
     ),
+    "tidelog server --workers 4 /etc/tidelog/server.properties": "four brokers beside this "
+    "cluster are much for two cores: tests/cluster/test_workers.py runs two",
     **dict.fromkeys(
         (
             "autoload -Uz compinit && compinit",
