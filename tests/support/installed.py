@@ -51,8 +51,11 @@ def lend(python: Path) -> None:
 
 
 def constraints(folder: Path) -> Path:
-    """The lock's versions without its hashes, which do not go with a constraint file."""
-    pins = [line.split(" ;")[0].rstrip(" \\") for line in LOCK.read_text().splitlines()
+    """The lock's versions without its hashes, which do not go with a constraint file.
+
+    A marker stays: a package has another version for another Python.
+    """
+    pins = [line.rstrip(" \\") for line in LOCK.read_text().splitlines()
             if line and not line.startswith((" ", "#"))]  # fmt: skip
     made = folder / "constraints.txt"
     made.write_text("\n".join(pins) + "\n")

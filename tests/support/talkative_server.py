@@ -10,9 +10,9 @@ from tidelog.observe import logs
 _configure = logs.configure
 
 
-def configure(*, line_format: str = logs.LOGFMT) -> None:
+def configure(*, line_format: str = logs.LOGFMT, worker: int | None = None) -> None:
     """Log the words for debugging, too, of each library."""
-    _configure("DEBUG", line_format=line_format)
+    _configure("DEBUG", line_format=line_format, worker=worker)
     for library in ("asyncio", "kazoo"):
         logging.getLogger(library).setLevel("DEBUG")
     logging.getLogger(__name__).debug("everything is said")
