@@ -145,7 +145,7 @@ PLANTED = (
         send_a_full_without_targets,
         ("no_late_deletion", "a_move_ends_exactly"),
         moving({"kill_broker": 3.0, "kill_controller": 1.0}, fetch_bytes=500),
-        first_seed=3,
+        first_seed=17,
     ),
     Planted(
         stop_without_the_epoch_of_the_decision,
