@@ -130,6 +130,8 @@ DONE = MarkersWritten(OWNER, committed=True)
     [
         ("", 1_000, ErrorCode.INVALID_REQUEST),
         ("ü" * 50_000, 1_000, ErrorCode.INVALID_REQUEST),
+        ("ü" * (limits.MAX_ID_BYTES // 2 + 1), 1_000, ErrorCode.INVALID_REQUEST),
+        ("ü" * (limits.MAX_ID_BYTES // 2), 1_000, None),
         ("x" * limits.MAX_ID_BYTES, 1_000, None),
         ("id", 0, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         ("id", -1, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
@@ -263,6 +265,30 @@ def test_a_wait_ends() -> None:
     assert not world.writes
 
 
+def test_a_wait_for_a_record_and_then_for_markers_is_one_wait() -> None:
+    world = ongoing()
+    world.decide(COMMIT)
+    world.decide(AddPartitions("next", OWNER, (P,)))
+    world.pass_time(limits.WAIT_MS // 2)
+    world.store()
+    assert world.state is TransactionState.PREPARE_COMMIT
+    world.pass_time(limits.WAIT_MS // 2)
+    assert world.error("next") is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def test_what_was_refused_with_a_lost_record_is_not_decided_later() -> None:
+    world = ongoing()
+    world.decide(COMMIT)
+    world.decide(InitProducerId("refused", 1_000))
+    world.lose()
+    assert world.error("refused") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.decide(End("again", OWNER, committed=True))
+    world.store()
+    world.decide(DONE)
+    world.store()
+    assert world.state is TransactionState.COMPLETE_COMMIT and not world.writes
+
+
 def test_only_so_many_requests_wait() -> None:
     world = prepared()
     for number in range(limits.MAX_WAITING + 1):
@@ -321,6 +347,17 @@ def test_a_transaction_that_passes_its_timeout_is_aborted_and_its_producer_fence
     assert world.markers == [SendMarkers("id", IdAndEpoch(7, 1), False, (P, Q))]
     world.decide(COMMIT)
     assert world.error("end") is ErrorCode.PRODUCER_FENCED
+
+
+def test_the_transaction_after_a_committed_one_has_a_timeout_too() -> None:
+    world = prepared()
+    world.decide(DONE)
+    world.store()
+    world.decide(AddPartitions("next", OWNER, (P,)))
+    world.store()
+    world.pass_time(30_000)
+    world.store()
+    assert world.state is TransactionState.PREPARE_ABORT
 
 
 def test_what_the_coordinator_decides_itself_is_tried_again() -> None:
