@@ -65,6 +65,20 @@ MUTANTS = (
         "tests/unit/observe/test_repeated_line.py",
     ),
     Mutant(
+        "31: a power loss beside a state that cannot be read is forgotten",
+        f"{DECISIONS}/registration.py::register",
+        "        settled += noted(",
+        "        noted(",
+        "tests/unit/controller/test_registration.py",
+    ),
+    Mutant(
+        "31: a note of a replica that lost power is dropped before it counts",
+        f"{DECISIONS}/uncertain_replicas.py::settled_with_notes",
+        "        uncertain={tp: notes[tp] for tp in readable},\n",
+        "        uncertain={},\n",
+        "tests/unit/controller/test_registration.py",
+    ),
+    Mutant(
         "T11: a stale replica is removed at once",
         "src/tidelog/broker/partitions/registry.py::Partitions._kept_ms",
         "        return self._quarantine_ms, f",

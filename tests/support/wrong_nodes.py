@@ -26,6 +26,7 @@ from tidelog.metadata.records import (
     ProducerIdBlock,
     ReassignPartitionsNode,
     TopicHistory,
+    UncertainReplicas,
     UncleanDebt,
 )
 from tidelog.model.topics import TopicPartition
@@ -90,6 +91,7 @@ def _others(world: ResizingWorld) -> Iterator[Write]:
     yield Put(layout.topic_configs("moving"), ConfigNode({"retention.ms": "5"}))
     yield Put(layout.broker_configs("1"), ConfigNode({"log.cleaner.threads": "2"}))
     yield Put(layout.broker_configs(layout.ALL_BROKERS), ConfigNode({"log.retention.ms": "9"}))
+    yield Put(layout.UNCERTAIN_REPLICAS, UncertainReplicas({"small": {0: [1]}}))
     row = {"topic": "moving", "partition": 1, "replicas": [3, 1]}
     yield Put(layout.REASSIGN_PARTITIONS, ReassignPartitionsNode([row]))
     yield Put(f"{layout.CONFIG_CHANGES}/config_change_0000000001", ConfigChange("topics/moving"))

@@ -30,6 +30,7 @@ from tidelog.metadata.records import (
     Record,
     TopicHistory,
     TopicNode,
+    UncertainReplicas,
     WentBack,
 )
 
@@ -109,6 +110,7 @@ CONSEQUENCES: Mapping[Kind, tuple[ControllerPart, ...]] = {
     EndedData: (),
     ProducerIdBlock: (),
     ReassignPartitionsNode: (),
+    UncertainReplicas: (),
     # After each decision, also one without writes: so the first registration after a start
     # completes what the former controller left.
     ControllerEvent.DECIDED: (ControllerPart.MOVES, ControllerPart.WRITTEN_PLAN),

@@ -22,7 +22,13 @@ from tidelog.controller.audit_lines import audit_lines, say
 from tidelog.controller.autoscaling import Autoscaling
 from tidelog.controller.channels import Channels
 from tidelog.controller.consequences import Consequences, ControllerEvent, ControllerPart, Kind
-from tidelog.controller.decisions import config_effects, deletion, moves, reassignment_node
+from tidelog.controller.decisions import (
+    config_effects,
+    deletion,
+    moves,
+    reassignment_node,
+    uncertain_replicas,
+)
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Write
@@ -114,6 +120,8 @@ class Controller:
         try:
             # Before any channel opens: the next leaders acknowledge by these minimums.
             await self.carry_out(config_effects.of_a_start)
+            # What lost power while a state could not be read leads nothing before it is compared.
+            await self.carry_out(uncertain_replicas.settle_noted)
             # Marks of topics to be deleted, from a controller of a lower level or from a tool.
             await self.carry_out(self._act_on_marks)
             self.session_watch.begin()

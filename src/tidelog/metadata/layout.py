@@ -33,6 +33,7 @@ BROKER_EPOCH = "/tidelog/broker_epoch"
 REVISION = "/tidelog/revision"
 WENT_BACK = "/tidelog/went_back"
 ENDED_DATA = "/tidelog/ended_data"
+UNCERTAIN_REPLICAS = "/tidelog/uncertain_replicas"
 REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 BROKERS = "/brokers/ids"
 TOPICS = "/brokers/topics"
@@ -166,6 +167,7 @@ _FIXED: dict[str, type[Record]] = {
     REVISION: records.Counter,
     WENT_BACK: records.WentBack,
     ENDED_DATA: records.EndedData,
+    UNCERTAIN_REPLICAS: records.UncertainReplicas,
     REASSIGN_PARTITIONS: records.ReassignPartitionsNode,
 }
 

@@ -303,6 +303,17 @@ class EndedData(msgspec.Struct, frozen=True):
     version: int = 1
 
 
+class UncertainReplicas(msgspec.Struct, frozen=True):
+    """``/tidelog/uncertain_replicas``: replicas that may lack acknowledged records, of partitions
+    whose states could not be read when their brokers registered.
+
+    ``topics`` maps a topic to its partitions, and each of these to the brokers.
+    """
+
+    topics: dict[str, dict[int, list[int]]] = {}
+    version: int = 1
+
+
 class Counter(msgspec.Struct, frozen=True):
     """A node that holds one whole number as text."""
 
@@ -325,5 +336,6 @@ Record = (
     | ProducerIdBlock
     | WentBack
     | EndedData
+    | UncertainReplicas
     | Counter
 )

@@ -13,6 +13,7 @@ backups damage them.
 | a state | the leader is -1 or in the ISR; targets are null or at least one broker |
 | a topic's record | a plan changes the counts as its kind says, in the record's resize epoch |
 | a deletion | it names a topic; each partition names its brokers |
+| uncertain replicas | each partition names its brokers |
 | a block of producer ids | it begins at or before its end |
 | a counter | not negative, and low enough to count on |
 
@@ -274,6 +275,16 @@ def _why_no_deletion(node: records.DeletionNode) -> str | None:
     )
 
 
+def _why_no_uncertain(node: records.UncertainReplicas) -> str | None:
+    for name, partitions in node.topics.items():
+        clause = why_invalid(name)
+        why = f"{name!r} is no topic: {clause}" if clause is not None else None
+        why = why or _why_no_assignments(name, partitions)
+        if why is not None:
+            return why
+    return None
+
+
 def _why_no_broker(node: records.BrokerNode) -> str | None:
     if not -1 <= node.broker_epoch <= HIGHEST_COUNT:
         return f"{node.broker_epoch} is no broker epoch"
@@ -312,6 +323,7 @@ _RULES: dict[type[Any], Callable[[Any], str | None]] = {
     records.TopicHistory: _why_no_history,
     records.DeletionNode: _why_no_deletion,
     records.BrokerNode: _why_no_broker,
+    records.UncertainReplicas: _why_no_uncertain,
     records.ProducerIdBlock: _why_no_block,
     records.ReassignPartitionsNode: _why_no_plan_of_moves,
     records.ClusterId: _why_no_cluster,

@@ -12,10 +12,13 @@ from uuid import UUID
 import pytest
 
 from tests.support.controller_world import World
-from tidelog.controller.decisions.cluster import NO_ID, LogEnd
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
 from tidelog.controller.decisions.creation import TopicToCreate
+from tidelog.controller.decisions.decision import Put
+from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.external_changes import changed, take_up
 from tidelog.controller.decisions.isr import Proposal, alter_isr
+from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.registration import (
     Address,
     Registration,
@@ -27,8 +30,9 @@ from tidelog.controller.decisions.registration import (
 from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.controller.decisions.settlement import elect_awaited, put_state
 from tidelog.controller.decisions.soft_state import note_damaged
+from tidelog.controller.decisions.uncertain_replicas import MOST_NOTED, noted, settle_noted
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionState
+from tidelog.metadata.records import PartitionState, UncertainReplicas
 from tidelog.metadata.store import Operation, Set
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode
@@ -386,6 +390,87 @@ def test_a_leader_that_died_while_the_state_could_not_be_read_is_replaced_after_
     world.commit(replace_unfit(world.cluster).writes)
     outside(world, Set(path, whole))
     assert world.cluster.states[T0].leader == 2
+
+
+@pytest.mark.parametrize("controllers", ["one", "two", "repaired between them"])
+@pytest.mark.parametrize("what", ["lost", "killed", "empty"])
+def test_a_loss_while_the_state_cannot_be_read_is_known_when_it_can_be(
+    what: str, controllers: str
+) -> None:
+    """Broker 1 could be elected as if it had everything, once the node was repaired."""
+    world = World(1, 2)
+    world.create(TopicToCreate("t", 1, 2))
+    cluster, path = world.cluster, layout.state("t", 0)
+    topic_id, whole = cluster.topic_id("t"), world.nodes()[path].data
+    outside(world, Set(path, b"torn"))
+    ended = FormerRegistration.CRASHED if what == "killed" else FormerRegistration.UNCLEAN
+    asked = Registration(
+        *(1, "", UUID(int=next(_incarnations)), UUID(int=1)),
+        (Address("PLAINTEXT", "h", 1, "PLAINTEXT"),),
+        *(None, ended, {} if what == "empty" else {(topic_id, 0): LogEnd(1, 0, 5)}),
+        held={topic_id: "t"},
+    )
+    cluster.inventories[1] = asked.inventory
+    assert isinstance(world.do(register(cluster, asked, 1)), int)
+    if controllers != "one":
+        if controllers != "two":
+            repaired = [Set(path, whole)]
+            assert world.tree.apply(world.session, repaired) is None
+        cluster = world.cluster = loaded(world)
+        world.do(settle_noted(cluster))
+    if controllers != "repaired between them":
+        outside(world, Set(path, whole))
+    now = cluster.states[T0]
+    assert (now.leader, now.isr) == ((1, [1, 2]) if what == "killed" else (2, [2]))
+    # A restarted leader leads in an epoch of its own.
+    is_untouched = what == "killed" and controllers == "repaired between them"
+    assert now.leader_epoch == 0 if is_untouched else now.leader_epoch > 0
+    assert layout.UNCERTAIN_REPLICAS not in world.nodes()
+
+
+def test_the_last_replica_that_lost_power_beside_a_torn_state_leads_flagged() -> None:
+    world = World(1, 2)
+    world.create(TopicToCreate("t", 1, 2))
+    cluster, path = world.cluster, layout.state("t", 0)
+    whole = world.nodes()[path].data
+    outside(world, Set(path, b"torn"))
+    for broker, end in ((1, 7), (2, 5)):
+        asked = Registration(
+            *(broker, "", UUID(int=next(_incarnations)), UUID(int=broker)),
+            (Address("PLAINTEXT", "h", 1, "PLAINTEXT"),),
+            *(None, FormerRegistration.UNCLEAN, {(cluster.topic_id("t"), 0): LogEnd(1, 0, end)}),
+        )
+        cluster.inventories[broker] = asked.inventory
+        world.do(register(cluster, asked, 1))
+    outside(world, Set(path, whole))
+    now = cluster.states[T0]
+    assert (now.leader, now.isr, now.is_unclean_leader) == (1, [1], True)
+    assert layout.UNCERTAIN_REPLICAS not in world.nodes()
+
+
+def test_a_note_of_a_former_topic_concerns_no_new_one_of_its_name_and_notes_have_a_limit() -> None:
+    world = World(1, 2)
+    world.create(TopicToCreate("t", 1, 2))
+    world.commit(tuple(noted(world.cluster, 1, [T0])))
+    assert world.cluster.past.uncertain.topics == {"t": {0: [1]}}
+    assert noted(world.cluster, 1, [T0]) == []
+    world.do(delete_topics(world.cluster, [PendingDelete("t")]))
+    world.create(TopicToCreate("t", 1, 2))
+    assert world.cluster.past.uncertain.topics == {}
+    many = [TopicPartition("t", x) for x in range(MOST_NOTED + 1)]
+    (write,) = noted(world.cluster, 1, many)
+    assert isinstance(write, Put)
+    assert len(layout.encode(write.record)) < 900_000
+    assert isinstance(write.record, UncertainReplicas)
+    assert len(write.record.topics["t"]) == MOST_NOTED
+
+
+def loaded(world: World) -> ClusterState:
+    """The state of the next controller, before any broker has registered with it."""
+    again = ClusterState()
+    load(again, world.nodes())
+    again.brokers = {**world.cluster.brokers}
+    return again
 
 
 def outside(world: World, *operations: Operation) -> None:

@@ -31,6 +31,7 @@ from tidelog.metadata.records import (
     ResizeStep,
     TopicHistory,
     TopicNode,
+    UncertainReplicas,
     UncleanDebt,
     WentBack,
 )
@@ -158,6 +159,11 @@ ROWS: list[tuple[str, str, Record]] = [
         "/tidelog/ended_data",
         f'{{"version":1, "topics":{{"{ID}":[], "AAAAAAAAAAAAAAAAAAAAYw":[[3,1],[3,2]]}}}}',
         EndedData({ID: [], "AAAAAAAAAAAAAAAAAAAAYw": [(3, 1), (3, 2)]}),
+    ),
+    (
+        "/tidelog/uncertain_replicas",
+        '{"version":1, "topics":{"orders":{"0":[1,2]}}}',
+        UncertainReplicas({"orders": {0: [1, 2]}}),
     ),
     (
         f"/tidelog/deletions/{ID}",

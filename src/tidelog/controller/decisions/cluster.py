@@ -25,6 +25,7 @@ from tidelog.metadata.records import (
     ProducerIdBlock,
     TopicHistory,
     TopicNode,
+    UncertainReplicas,
 )
 from tidelog.model.configs.resolve import BrokerLayers, ResolvedTopic, TopicResolver
 from tidelog.model.levels import LATEST, Level
@@ -73,10 +74,12 @@ class FenceReport(NamedTuple):
 class StorePast(NamedTuple):
     """What a store says of its own past: ``founded_as`` is the id under which brokers on empty
     disks know a cluster whose store was lost, ``ended`` has the topics that ended since the store
-    was accepted as a restored one."""
+    was accepted as a restored one, ``uncertain`` the replicas that came back uncertain while the
+    states of their partitions could not be read."""
 
     founded_as: str = ""
     ended: EndedData = EndedData()
+    uncertain: UncertainReplicas = UncertainReplicas()
 
 
 class BrokerShortages(NamedTuple):

@@ -32,7 +32,6 @@ from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.deletion import take_up as delete_marked
-from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.external_counts import taken_up, wanted, without_counts
 from tidelog.controller.decisions.growth import Growth
@@ -45,7 +44,7 @@ from tidelog.controller.decisions.nodes import (
     why_none,
 )
 from tidelog.controller.decisions.ordered_delivery import ORDERED, switched_on
-from tidelog.controller.decisions.settlement import settle_all
+from tidelog.controller.decisions.uncertain_replicas import settled_with_notes
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
@@ -188,9 +187,9 @@ def _settled(
         for name in readable.intersection(unreadable).difference(cluster.unreadable_topics)
         for index in cluster.topics[name].partitions
     }
-    states = (layout.partition_of(path) for path in paths)
-    places |= {TopicPartition(*place) for place in states if place and place[0] in readable}
-    return settle_all(cluster, sorted(places), Standing.of(cluster)) if places else []
+    partitions = (layout.partition_of(path) for path in paths)
+    states = {TopicPartition(*place) for place in partitions if place and place[0] in readable}
+    return settled_with_notes(cluster, places, states)
 
 
 def _concerns(write: Write, topics: set[str]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.cordons import open_racks, why_cordoned
 from tidelog.controller.decisions.decision import Put, RequestRefusal, Write
+from tidelog.controller.decisions.uncertain_replicas import forgotten
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionNode, PartitionState
 from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS
@@ -39,6 +40,9 @@ def new_partitions(
     partition has only such brokers, ``completion`` gives it its nodes once one has registered.
     """
     writes: list[Write] = []
+    if name in cluster.past.uncertain.topics:
+        # A note is of a former partition of this name.
+        writes += forgotten(cluster, name, assignment)
     electable = cluster.electable
     former = cluster.deletions_by_name.get(name, {}).values()
     for index, replicas in assignment.items():

@@ -36,6 +36,7 @@ from tidelog.metadata.records import (
     Record,
     TopicHistory,
     TopicNode,
+    UncertainReplicas,
     WentBack,
 )
 from tidelog.metadata.store import Node
@@ -234,6 +235,8 @@ def _put(cluster: ClusterState, path: str, record: Record) -> None:
             cluster.past = cluster.past._replace(founded_as=record.founded_as)
         case EndedData():
             cluster.past = cluster.past._replace(ended=record)
+        case UncertainReplicas():
+            cluster.past = cluster.past._replace(uncertain=record)
         case _:
             # Nodes that only tools and other controllers read.
             pass
@@ -320,6 +323,8 @@ def _remove(cluster: ClusterState, path: str) -> None:
         cluster.past = cluster.past._replace(founded_as="")
     elif path == layout.ENDED_DATA:
         cluster.past = cluster.past._replace(ended=EndedData())
+    elif path == layout.UNCERTAIN_REPLICAS:
+        cluster.past = cluster.past._replace(uncertain=UncertainReplicas())
     elif path == layout.REASSIGN_PARTITIONS:
         cluster.plan = WrittenPlan()
     elif above == layout.TOPICS:

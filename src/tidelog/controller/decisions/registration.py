@@ -21,10 +21,11 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState, LogEnd
+from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.settlement import settle_all
+from tidelog.controller.decisions.uncertain_replicas import noted, unread_states
 from tidelog.metadata import layout
 from tidelog.metadata.records import BrokerNode, Counter
 from tidelog.model.errors import ErrorCode
@@ -111,8 +112,11 @@ def register(
     new_epochs = {
         x for broker, x in cluster.broken if same_incarnation and broker == request.broker
     }
-    # The node last: without it the next controller finds the restart again.
     settled = settle_all(cluster, places, standing, lost, new_epochs=new_epochs)
+    if cluster.damaged and not same_incarnation:
+        unread = [tp for tp in unread_states(cluster) if _may_count(cluster, request.broker, tp)]
+        settled += noted(cluster, request.broker, _lost(cluster, request, unread))
+    # The node last: without it the next controller finds the restart again.
     return Decision(epoch, (*settled, *writes), splits=True)
 
 
@@ -288,6 +292,17 @@ def _concerned(cluster: ClusterState, broker: int) -> list[TopicPartition]:
     ]
 
 
+def _may_count(cluster: ClusterState, broker: int, tp: TopicPartition) -> bool:
+    """Return whether a state that cannot be read may name a broker as a member."""
+    history = cluster.topic_histories.get(tp.topic)
+    return (
+        not cluster.replicas(tp)
+        or broker in cluster.hosts(tp)
+        # The targets of a move are in the state only.
+        or (history is not None and tp.partition in history.original_replicas)
+    )
+
+
 def _led_or_in_sync(
     cluster: ClusterState, brokers: Sequence[int] | set[int]
 ) -> list[TopicPartition]:
@@ -311,7 +326,12 @@ def _lost(
     if request.ended is FormerRegistration.UNCLEAN:
         return set(places)
     # A replica that is missing from the inventory counts as lost, however the life ended.
-    unread = frozenset(cluster.unreadable_topics)
+    # Without its id, or with a wrong one, the replicas of a topic are there by its name.
+    unread = frozenset(
+        tp.topic
+        for tp in places
+        if cluster.topic_id(tp.topic) == NO_ID or layout.topic(tp.topic) in cluster.damaged
+    )
     held = _held_by_name(request) if unread else {}
     return {
         tp

@@ -7,7 +7,8 @@ that has room (KIP-704).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 
 import msgspec
 
@@ -35,13 +36,15 @@ def settle_all(
     allow_unclean: bool | None = None,
     only_with_room: bool = False,
     new_epochs: Collection[TopicPartition] = (),
+    uncertain: Mapping[TopicPartition, Collection[int]] = MappingProxyType({}),
 ) -> list[Write]:
     """Return the writes that settle each partition.
 
     ``lost``: partitions whose replica on the restarted broker may lack committed records.
     ``allow_unclean`` overrides the topics' configuration. With ``only_with_room`` partitions are
     skipped whose topic has no room for another debt record. Partitions in ``new_epochs`` get a new
-    leader epoch even under the same leader. Partitions with damaged nodes stay unchanged; in a
+    leader epoch even under the same leader. ``uncertain`` has brokers whose replicas may lack
+    committed records since before this event. Partitions with damaged nodes stay unchanged; in a
     topic that cannot be read a ``lost`` replica leaves the ISR, or is noted as the last of it.
     """
     writes: list[Write] = []
@@ -73,7 +76,8 @@ def settle_all(
         may_owe = owes_already or owed < most_debts(len(replicas))
         if only_with_room and not may_owe:
             continue
-        new = _settled(cluster, tp, standing, rules[topic], is_lost, may_owe=may_owe)
+        returned = _without(cluster, tp, uncertain.get(tp, ()))
+        new = _settled(cluster, tp, returned, standing, rules[topic], is_lost, may_owe=may_owe)
         if tp in new_epochs and new.leader != NO_LEADER and new.leader_epoch == state.leader_epoch:
             new = msgspec.structs.replace(new, leader_epoch=state.leader_epoch + 1)
         owes = is_unclean_election(state, new)
@@ -107,15 +111,17 @@ def _without_lost_unread(
 def _settled(
     cluster: ClusterState,
     tp: TopicPartition,
+    present: PartitionState,
     standing: Standing,
     rule: tuple[bool, int],
     is_lost: bool,
     *,
     may_owe: bool,
 ) -> PartitionState:
-    """Return the state that a partition should have; without ``may_owe`` no unclean leader."""
+    """Return the state that a partition should have after ``present``; without ``may_owe`` no
+    unclean leader."""
     replicas = cluster.replicas(tp)
-    state = within(cluster.states[tp], replicas)
+    state = within(present, replicas)
     allowed, minimum = rule
     new = state
     broken: list[int] = []
@@ -136,7 +142,18 @@ def _settled(
     if broken:
         new = without_broken(new, broken)
     # The leader drops members outside of the replicas: an event that changes nothing else does not.
-    return cluster.states[tp] if new == state else new
+    return present if new == state else new
+
+
+def _without(
+    cluster: ClusterState, tp: TopicPartition, uncertain: Collection[int]
+) -> PartitionState:
+    """Return a partition's state without replicas that may lack committed records; the last one
+    waits for the comparison."""
+    state = cluster.states[tp]
+    for broker in uncertain:
+        state = without_lost(state, broker, {}, awaited=[broker])
+    return state
 
 
 def elect_put_off(cluster: ClusterState, topics: Set[str]) -> Decision[None]:

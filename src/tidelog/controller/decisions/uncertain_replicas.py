@@ -1,0 +1,117 @@
+"""Replicas that came back uncertain while the states of their partitions could not be read.
+
+Owns ``/tidelog/uncertain_replicas``: a broker that lost power, or came back without a replica,
+leaves an ISR that cannot be read only once that can be read again. Until then the note of it
+outlives this controller and the broker's registration. What follows from it: see ``returns``.
+Source: docs/decisions/0120.
+
+| the state of a noted partition | result |
+|---|---|
+| cannot be read | the note stays |
+| can be read again | the noted replicas leave the ISR, or are compared; the note goes |
+| is gone with its topic | the note goes |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.decision import Decision, Put, Remove, Write
+from tidelog.controller.decisions.elections import Standing
+from tidelog.controller.decisions.settlement import settle_all
+from tidelog.metadata import layout
+from tidelog.metadata.records import UncertainReplicas
+from tidelog.model.topics import TopicPartition
+
+MOST_NOTED = 50_000
+"""Replicas in the node, some 500 kB of the megabyte that a node may have. The others of more
+damaged states than that are not noted: so many are a store that has to be restored."""
+
+
+def unread_states(cluster: ClusterState) -> list[TopicPartition]:
+    """Return the partitions whose state nodes are damaged or missing."""
+    places = [layout.partition_of(path) for path in cluster.damaged if path.endswith("/state")]
+    return [TopicPartition(*place) for place in places if place is not None]
+
+
+def noted(cluster: ClusterState, broker: int, lost: Collection[TopicPartition]) -> list[Write]:
+    """Return the write that notes the replicas of a broker that may lack committed records."""
+    if not lost:
+        return []
+    notes = _known(cluster)
+    for tp in sorted(lost):
+        room = sum(len(brokers) for brokers in notes.values()) < MOST_NOTED
+        brokers = notes.get(tp, ())
+        if room and broker not in brokers:
+            notes[tp] = (*brokers, broker)
+    return _put(cluster, notes)
+
+
+def settle_noted(cluster: ClusterState) -> Decision[None]:
+    """Decide what becomes of noted partitions whose states can be read now, when a controller
+    becomes active: they may have been repaired while none was."""
+    return Decision(None, tuple(settled_with_notes(cluster, ())), splits=True)
+
+
+def settled_with_notes(
+    cluster: ClusterState,
+    places: Collection[TopicPartition],
+    repaired: Collection[TopicPartition] = (),
+) -> list[Write]:
+    """Return the writes that settle ``places``, partitions whose states were ``repaired``, and
+    noted ones that can be read; the notes of these go last.
+
+    A repaired partition begins a new leader epoch: its leader may have restarted meanwhile.
+    """
+    notes = _known(cluster)
+    if cluster.went_back is not None:
+        return []
+    readable = {tp for tp in notes if tp in cluster.states and cluster.replicas(tp)}
+    writes = settle_all(
+        cluster,
+        sorted(readable.union(places, repaired)),
+        Standing.of(cluster),
+        new_epochs=readable.union(repaired),
+        uncertain={tp: notes[tp] for tp in readable},
+    )
+    kept = {tp: brokers for tp, brokers in notes.items() if tp not in readable}
+    return [*writes, *_put(cluster, kept)]
+
+
+def forgotten(cluster: ClusterState, topic: str, indexes: Collection[int]) -> list[Write]:
+    """Return the write without the notes of partitions that begin now, or none."""
+    notes = _known(cluster)
+    return _put(
+        cluster,
+        {tp: x for tp, x in notes.items() if tp.topic != topic or tp.partition not in indexes},
+    )
+
+
+def _known(cluster: ClusterState) -> dict[TopicPartition, tuple[int, ...]]:
+    """Return the noted brokers of each partition; those of topics that are gone do not count."""
+    return {
+        TopicPartition(name, index): tuple(brokers)
+        for name, partitions in cluster.past.uncertain.topics.items()
+        if _may_exist(cluster, name)
+        for index, brokers in partitions.items()
+    }
+
+
+def _may_exist(cluster: ClusterState, name: str) -> bool:
+    return (
+        name in cluster.topics
+        or name in cluster.topic_histories
+        or layout.topic(name) in cluster.damaged
+    )
+
+
+def _put(cluster: ClusterState, notes: Mapping[TopicPartition, Collection[int]]) -> list[Write]:
+    topics: dict[str, dict[int, list[int]]] = {}
+    for tp, brokers in sorted(notes.items()):
+        topics.setdefault(tp.topic, {})[tp.partition] = sorted(brokers)
+    if topics == cluster.past.uncertain.topics:
+        return []
+    if topics:
+        return [Put(layout.UNCERTAIN_REPLICAS, UncertainReplicas(topics))]
+    return [Remove(layout.UNCERTAIN_REPLICAS)]
