@@ -61,13 +61,23 @@ def test_positions_become_columns_of_each_run_of_a_topic() -> None:
         (TopicPartition("u", 0), CommittedOffset(4, -1, "", topic_id=other)),
         (TopicPartition("u", 0), CommittedOffset(5, -1, "m", topic_id=other)),
         (TopicPartition("t", 3), CommittedOffset(6, -1, topic_id=TOPIC_ID)),
+        (TopicPartition("t", 3), CommittedOffset(7, 0, topic_id=other)),
     ]
     assert columns_of(positions) == (
         OffsetColumns("t", TOPIC_ID, [3, 1], [1, 3], [2, -1]),
         OffsetColumns("u", other, [0, 0], [4, 5], [-1, -1], ["", "m"]),
         OffsetColumns("t", TOPIC_ID, [3], [6], [-1]),
+        OffsetColumns("t", other, [3], [7], [0]),
     )
     assert columns_of([]) == ()
+
+
+@pytest.mark.parametrize("texts", [None, ["", "a", "b"]])
+def test_some_rows_of_columns(texts: list[str] | None) -> None:
+    columns = OffsetColumns("t", TOPIC_ID, [5, 6, 7], [10, 20, 30], [1, 2, -1], texts)
+    some_texts = None if texts is None else ["b", ""]
+    expected = OffsetColumns("t", TOPIC_ID, [7, 5], [30, 10], [-1, 1], some_texts)
+    assert columns.only([2, 0]) == expected
 
 
 @pytest.mark.parametrize("seed", SEEDS)
