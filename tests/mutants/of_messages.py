@@ -313,6 +313,13 @@ MUTANTS = (
         "tests/unit/network/test_buffer.py",
     ),
     Mutant(
+        "a long Produce is parsed at once",
+        "src/tidelog/network/requests.py::Requests.take",
+        "            if asked.size > PARSED_AT_ONCE_BYTES:\n",
+        "            if asked.size > PARSED_AT_ONCE_BYTES and not route.long_records:\n",
+        "tests/component/network/test_steps.py",
+    ),
+    Mutant(
         "a refusal leaves the elements without an error that have a sentence of their own",
         "src/tidelog/protocol/refusals.py::_Pair.level",
         "        error = ERROR in fields and (sentence or not said)\n",

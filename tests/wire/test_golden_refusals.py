@@ -18,6 +18,7 @@ from tidelog.controller import handlers as controller_handlers
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, refusal
+from tidelog.network.stepping import ENCODED_AT_ONCE_BYTES
 from tidelog.protocol import codec
 from tidelog.protocol.refusals import refused, refused_in_steps
 
@@ -79,15 +80,16 @@ def test_a_refusal_of_very_many_elements_is_made_in_steps() -> None:
     steps = refused_in_steps(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, request, ErrorCode.REQUEST_TIMED_OUT, "why"
     )
-    turns = 0
+    turns = grown = 0
     while True:
         try:
-            next(steps)
+            grown += next(steps) or 0
         except StopIteration as end:
             assert len(end.value.responses[0].partitions) == 4_000
             break
         turns += 1
     assert turns >= 4_000
+    assert grown > ENCODED_AT_ONCE_BYTES, "the response is encoded in steps, too"
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,8 @@ class Handler:
     numbers_in_one: int = 1
     """How many numbers of an array count as one element."""
     long_records: bool = False
-    """Whether most bytes of long requests are records: then they are parsed at once."""
+    """Whether most bytes of long requests are records, which no response copies: then they are not
+    charged while the response is pending."""
     direct: Direct | None = None
     """The fast path of the hottest requests; ``handle`` serves those that it returns None for."""
     versions: range = range(0)
@@ -295,7 +296,7 @@ class Route:
         numbers = handler.numbers_in_one
         self.decode = codec.request_decoder(key, version, most, numbers)
         self.encode = codec.response_encoder(key, version)
-        self.decode_in_steps = partial(
+        self.decode_in_steps: Callable[..., Work[Any]] = partial(
             codec.decode_request, key, version, most=most, numbers=numbers
         )
         self.encode_in_steps = partial(codec.encode_response_in_steps, key, version)
@@ -317,7 +318,7 @@ class Route:
         self.direct = None
         self.large_answer = False
         self.decode = lambda frame, _: (None, len(frame))
-        self.long_records = True
+        self.decode_in_steps = _unread
 
     def too_many(self, why: str) -> Any | None:
         """Return a response with INVALID_REQUEST, for a request of too many elements, or None: only
@@ -409,6 +410,12 @@ def handlers_of(package: str, path: Iterable[str]) -> Iterator[Handler]:
     for entry in iter_modules(path):
         found: Handler = import_module(f"{package}.{entry.name}").HANDLER
         yield found
+
+
+def _unread(*_: Any) -> Work[None]:
+    """Parse no bytes of a request."""
+    return
+    yield None
 
 
 def refusal(handler: Handler, request: Any, error: ErrorCode, version: int) -> Any | None:

@@ -24,6 +24,9 @@ from tidelog.protocol.schema import Field, Message
 
 ERROR, SENTENCE, THROTTLE = "error_code", "error_message", "throttle_time_ms"
 
+ELEMENT_BYTES = 200
+"""Memory of an element of a response under construction."""
+
 
 class _Level(NamedTuple):
     """What a response, or an element of it, gets."""
@@ -37,6 +40,19 @@ class _Level(NamedTuple):
     """Arrays of the request, those of the response that answer them, and their elements."""
 
     def refuse(self, asked: Any, error: int, sentence: str | None) -> Work[Any]:
+        made = self.without_lists(asked, error, sentence)
+        for source, target, level in self.lists:
+            elements = []
+            for element in getattr(asked, source) or ():
+                yield ELEMENT_BYTES
+                if level.lists:
+                    elements.append((yield from level.refuse(element, error, sentence)))
+                else:
+                    elements.append(level.without_lists(element, error, sentence))
+            setattr(made, target, elements)
+        return made
+
+    def without_lists(self, asked: Any, error: int, sentence: str | None) -> Any:
         made = self.made()
         if self.error:
             made.error_code = error
@@ -44,12 +60,6 @@ class _Level(NamedTuple):
             made.error_message = sentence
         for source, target in self.same:
             setattr(made, target, getattr(asked, source) if source else asked)
-        for source, target, level in self.lists:
-            elements = []
-            for element in getattr(asked, source) or ():
-                yield None
-                elements.append((yield from level.refuse(element, error, sentence)))
-            setattr(made, target, elements)
         return made
 
 

@@ -474,6 +474,27 @@ def test_a_long_request_is_parsed_in_steps(run: Any) -> None:
     run(main())
 
 
+def test_a_long_request_of_records_is_parsed_in_steps(run: Any) -> None:
+    """A Produce of 360 kB names 20,000 topics: parsed at once it took 45 to 85 ms of the loop."""
+
+    def at_once(*_: Any) -> Any:
+        raise AssertionError("it was parsed at once")
+
+    async def main() -> None:
+        works = Works()
+        async with serving(works) as (server, connect):
+            for trusted in (True, False):
+                route = server.router.route(ApiKey.PRODUCE, 9, trusted)
+                assert route is not None
+                route.decode = at_once
+            peer = await connect()
+            peer.send(ApiKey.PRODUCE, 9, 1, produce(bytes(70_000)))
+            assert await peer.receive_correlation() == 1
+            assert works.records == [bytes(70_000)]
+
+    run(main())
+
+
 @pytest.mark.parametrize("count", [MOST_ELEMENTS, MOST_ELEMENTS + 1])
 def test_the_elements_of_a_request_have_a_limit(
     run: Any, count: int, caplog: pytest.LogCaptureFixture
