@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -213,6 +214,22 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: cannot listen on PLAINTEXT://") and str(port) in line
     assert not (tmp_path / "metadata.db").exists(), "no controller was active, and no epoch raised"
+
+
+def test_its_own_controller_may_listen_on_one_address(tmp_path: Path) -> None:
+    """A broker connected to 127.0.0.1 whatever the address of its controller, and waited for it."""
+    node = TidelogNode(tmp_path)
+    configs = ("advertised.listeners", "controller.quorum.bootstrap.servers")
+    listeners = f"PLAINTEXT://127.0.0.1:{node.port},CONTROLLER://127.0.0.2:0"
+    node.configure({"listeners": listeners, **dict.fromkeys(configs)})
+    with node:
+        assert answers_metadata(node.port, DEADLINE_S)
+    assert re.search(
+        rf"^ready node=1 roles=broker,controller PLAINTEXT=127.0.0.1:{node.port} "
+        r"CONTROLLER=127.0.0.2:\d+ ",
+        node.log.read_text(),
+        re.MULTILINE,
+    )
 
 
 def test_it_is_ready_once_and_stops_cleanly(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.cli.refusal import WRONG_USAGE, Failed, WrongUsage, print_error
 from tidelog.cli.server_arguments import parse
+from tidelog.model.configs.addresses import joined
 from tidelog.model.configs.file_names import without_effect
 from tidelog.model.configs.properties import parse_properties
 from tidelog.model.configs.server import ServerConfigs, from_mapping
@@ -324,7 +325,8 @@ class _Process:
 
         controllers = list(self._configs.controller_quorum_bootstrap_servers)
         if not controllers and self._controller is not None:
-            controllers = [("127.0.0.1", self._controller.listener_port)]
+            near_host = self._configs.controller_listeners[0].near_host
+            controllers = [(near_host, self._controller.listener_port)]
         files = descriptors.share(descriptors.raise_limit())
         broker = BrokerProcess(self._configs, seams, controllers, files, self._secret, belongs_to)
         broker.when_not_notified = lambda: self._say_waiting(broker)
@@ -404,11 +406,11 @@ class _Process:
         if broker is not None:
             hosts = {one.name: one.host for one in configs.advertised_listeners}
             for name, port in broker.ports.items():
-                words.append(f"{name}={hosts.get(name, '127.0.0.1')}:{port}")
+                words.append(f"{name}={joined(hosts.get(name, '127.0.0.1'), port)}")
         if self._controller is not None:
             first = configs.controller_listeners[0]
             host = first.host or "127.0.0.1"
-            words.append(f"{first.name}={host}:{self._controller.listener_port}")
+            words.append(f"{first.name}={joined(host, self._controller.listener_port)}")
         if self._endpoint is not None and configs.metrics_address is not None:
             words.append(f"metrics={configs.metrics_address[0]}:{self._endpoint.port}")
         return " ".join(words)

@@ -10,6 +10,8 @@ import contextlib
 import errno
 import socket
 
+from tidelog.model.configs.addresses import Listener
+
 
 def why_not(host: str, port: int) -> OSError | None:
     """Return the error of listening on an address; None if there is none.
@@ -38,7 +40,7 @@ def why_not(host: str, port: int) -> OSError | None:
 
 def sentence(name: str, host: str, port: int, error: OSError) -> str:
     """Return why a listener cannot be opened, in one line."""
-    where = f"{name}://{host}:{port}"
+    where = Listener(name, host, port)
     if error.errno == errno.EADDRINUSE:
         return f"cannot listen on {where}: the port is in use by another process"
     return f"cannot listen on {where}: {error.strerror or error}"

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LOOPBACKS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+"""The loopback address of each address that stands for every interface."""
+
 
 @dataclass(frozen=True, slots=True)
 class Listener:
@@ -18,8 +21,17 @@ class Listener:
     security_protocol: str = "PLAINTEXT"
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
+        return f"{self.name}://{joined(self.host, self.port)}"
+
+    @property
+    def near_host(self) -> str:
+        """The host by which a process of the same machine connects to it."""
+        return LOOPBACKS.get(self.host, self.host)
+
+
+def joined(host: str, port: int) -> str:
+    """Return ``HOST:PORT``, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_address(text: str) -> tuple[str, int] | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidelog.model.configs.addresses import Listener, split_address
+from tidelog.model.configs.addresses import LOOPBACKS, Listener, split_address
 from tidelog.model.configs.broker import (
     BROKER,
     ControllerRows,
@@ -31,7 +31,7 @@ from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
 from tidelog.model.configs.types import InvalidConfig, Value, parse
 from tidelog.model.levels import Level, level_of
 
-EVERY_INTERFACE = ("", "0.0.0.0", "::")
+EVERY_INTERFACE = tuple(LOOPBACKS)
 """Hosts that a listener may have, and no client can connect to."""
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

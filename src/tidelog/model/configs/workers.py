@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
-from tidelog.model.configs.addresses import Listener
+from tidelog.model.configs.addresses import Listener, joined
 from tidelog.model.configs.cordoned import ALL, CORDONED_LOG_DIRS
 from tidelog.model.configs.file_names import BOOTSTRAP
-from tidelog.model.configs.server import EVERY_INTERFACE, ServerConfigs, from_mapping
+from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.configs.types import MAX_INT32, InvalidConfig
 from tidelog.model.racks import SEPARATOR, within
 
@@ -148,9 +148,7 @@ def _texts(whole: ServerConfigs, index: int, host_name: str) -> dict[str, str]:
             texts["advertised.listeners"] = ",".join(map(str, moved))
         if _needs_own_controller(whole):
             own = whole.controller_listeners[0]
-            host = LOOPBACK if own.host in EVERY_INTERFACE else own.host
-            host = f"[{host}]" if ":" in host else host
-            texts[BOOTSTRAP] = f"{host}:{own.port}"
+            texts[BOOTSTRAP] = joined(own.near_host, own.port)
     return texts
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.support.repository import ROOT
 from tidelog.model.configs.properties import parse_properties
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.model.configs.types import InvalidConfig
@@ -71,6 +74,26 @@ def test_a_file_of_a_broker_has_its_controllers_and_every_listener_moves() -> No
     assert addresses(second.advertised_listeners) == outside
     assert second.controller_quorum_bootstrap_servers == (("a", 1), ("b", 2))
     assert second.log_dirs == second.cordoned_log_dirs == ("/data/worker.1",)
+
+
+@pytest.mark.parametrize(
+    ("own", "bootstrap"),
+    [
+        ("[fd00::7]:9100", ("fd00::7", 9100)),
+        ("[::]:9100", ("::1", 9100)),
+        ("0.0.0.0:9100", ("127.0.0.1", 9100)),
+        ("host-7:9100", ("host-7", 9100)),
+    ],
+)
+def test_addresses_of_ipv6_keep_their_brackets(own: str, bootstrap: tuple[str, int]) -> None:
+    text = BOTH.replace("PLAINTEXT://:9092", "PLAINTEXT://[fd00::7]:9092")
+    text += "advertised.listeners=PLAINTEXT://[fd00::8]:19092\n"
+    first, second = made(text.replace("CONTROLLER://:9100", f"CONTROLLER://{own}"), 2)
+    assert addresses(first.broker_listeners) == "PLAINTEXT://[fd00::7]:9092"
+    assert addresses(second.listeners) == "PLAINTEXT://[fd00::7]:9093"
+    assert second.listeners[0].host == "fd00::7"
+    assert addresses(second.advertised_listeners) == "PLAINTEXT://[fd00::8]:19093"
+    assert second.controller_quorum_bootstrap_servers == (bootstrap,)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +171,16 @@ def test_the_machine_is_within_the_rack_of_the_operator(rack: str, expected: str
 )
 def test_a_refusal_is_one_line(text: str, workers: int, host_name: str, said: str) -> None:
     assert refused(text, workers, host_name) == [said]
+
+
+def test_the_file_of_the_page_is_accepted() -> None:
+    text = (ROOT / "docs/operating/cores.md").read_text()
+    (whole,) = re.findall(r"^```properties\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (ready,) = re.findall(r"^ready workers=4 nodes=(\S+) bootstrap=(\S+) ", text, re.MULTILINE)
+    workers = made(whole, 4)
+    assert ",".join(str(one.node_id) for one in workers) == ready[0]
+    clients = [f"{one.host}:{one.port}" for worker in workers for one in worker.broker_listeners]
+    assert ",".join(clients) == ready[1]
 
 
 def test_a_file_that_is_refused_is_refused_as_for_one_process() -> None:
