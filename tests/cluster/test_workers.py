@@ -144,7 +144,12 @@ def test_two_workers_serve_come_back_and_are_restarted_one_after_another(machine
     frozen = machine.pids()[1]
     os.kill(frozen, signal.SIGSTOP)
     try:
-        assert machine.health()["healthy"] is False
+        health = machine.health()
+        assert health["healthy"] is False and health["live"] is True
+        assert health["workers"]["101"] == {
+            "healthy": False, "live": False, "ready": False,
+            "waits_for": "its response: the process runs, and sent none within 5 s",
+        }  # fmt: skip
         wait_until(
             lambda: machine.health()["workers"]["100"]["healthy"], DEADLINE_S, "the other is well"
         )
@@ -187,10 +192,87 @@ def test_a_machine_on_which_no_worker_starts_ends_with_the_reason(tmp_path: Path
     program = machine.start()
     # Four starts of each, with 14 s of pauses between them.
     assert program.wait(2 * DEADLINE_S) == 1
-    for pause_s in (2.0, 4.0, 8.0):
+    for pause_s in (2, 4, 8):
         assert f"the next start is in {pause_s} s" in program.output()
     assert "error: cluster.secret.file: /nowhere/secret cannot be read" in program.output()
-    assert program.output().splitlines()[-1].endswith("; no worker runs")
+    assert re.fullmatch(
+        r"error: broker 10\d could not be started: broker 10\d \(pid \d+\) exited with status 1; "
+        r"cluster.secret.file: /nowhere/secret cannot be read: .*; no worker runs",
+        program.output().splitlines()[-1],
+    )
+
+
+def test_a_file_that_is_refused_stops_no_worker(machine: Machine) -> None:
+    machine.until_said("ready workers=.*")
+    pids = machine.pids()
+    text = machine.file.read_text()
+    own_directory = machine.data.parent / "other"
+    for line, said in (
+        (
+            "log.retention.hours=banana",
+            "Invalid value banana for configuration log.retention.hours: .*",
+        ),
+        ("cluster.secret.file=/nowhere/secret", "cluster.secret.file: /nowhere/secret cannot .*"),
+        ("node.id=7", f"{machine.data} belongs to node 100, this server is node 7: .*"),
+        (
+            f"node.id=7\nlog.dirs={own_directory}",
+            "node.id is 7, and the workers run with .* 100: .*",
+        ),
+    ):
+        machine.file.write_text(f"{text}{line}\n")
+        checked = run_tidelog("server", "--check", "--workers", "2", str(machine.file))
+        if "log.dirs" in line:
+            assert (checked.returncode, checked.stdout) == (0, "accepted node=7\n"), checked
+        else:
+            assert checked.returncode in (1, 2) and re.search(said, checked.stderr), checked
+        machine.program.send(signal.SIGHUP)
+        file = re.escape(str(machine.file))
+        machine.until_said(
+            f'event="no worker is restarted, as {file} is refused: {said}; mend it, then send '
+            'SIGHUP again"'
+        )
+    assert machine.pids() == pids and all(map(is_alive, pids))
+    assert "stopping: SIGTERM" not in machine.program.output()
+    assert not own_directory.exists()
+    machine.file.write_text(text)
+    machine.program.send(signal.SIGHUP)
+    machine.until_said("all workers were restarted")
+    assert not set(pids) & set(machine.pids())
+
+
+def test_a_second_supervisor_and_a_taken_port_are_refused(machine: Machine) -> None:
+    machine.until_said("ready workers=.*")
+    first, second = machine.pids()
+    pid = machine.program.pid
+    refused = run_tidelog("server", "--workers", "2", str(machine.file))
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == (
+        f"error: another `tidelog server --workers` uses {machine.data} (pid {pid}): stop it "
+        f"(`kill {pid}`), or choose another directory (log.dirs)\n"
+    )
+    assert machine.pids() == [first, second] and is_alive(first) and is_alive(second)
+
+    # A worker that ends by itself: the supervisor says why.
+    os.kill(second, signal.SIGKILL)
+    machine.until_said(
+        rf"broker 101 \(pid {second}\) was killed by SIGKILL; the next start is in 2 s"
+    )
+    with socket.create_server(("127.0.0.1", machine.port + 1)):
+        why = (
+            f"cannot listen on PLAINTEXT://127.0.0.1:{machine.port + 1}: the port is in use by "
+            "another process"
+        )
+        machine.until_said(
+            r'event="broker 101 could not be started: broker 101 \(pid \d+\) exited with status 1; '
+            rf'{why}; the next start is in \d+ s"'
+        )
+        assert machine.health()["workers"]["101"]["healthy"] is False
+        machine.program.stop()
+        machine.start()
+        assert machine.program.wait(DEADLINE_S) == 1
+        assert machine.program.output() == (f"error: broker 101: {why} (no process was started)\n")
+    machine.start()
+    machine.until_said("ready workers=.*")
 
 
 def test_a_wrong_file_is_refused_before_anything_starts(tmp_path: Path) -> None:

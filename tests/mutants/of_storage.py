@@ -554,14 +554,14 @@ MUTANTS = (
     ),
     Mutant(
         "K4: a directory with replicas and without meta.properties is taken for a fresh one",
-        "src/tidelog/storage/directory/identity.py::_written",
+        "src/tidelog/storage/directory/identity.py::written_identity",
         "        if not _has_replicas(disk, path):\n",
         "        if True:\n",
         "tests/broker/test_missing_files.py",
     ),
     Mutant(
         "31: a log directory within another one is taken for a partition",
-        "src/tidelog/storage/directory/identity.py::_written",
+        "src/tidelog/storage/directory/identity.py::written_identity",
         "    if inner is not None:\n",
         "    if inner is None and inner:\n",
         "tests/unit/storage/test_foreign.py",

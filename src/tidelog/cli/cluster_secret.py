@@ -37,9 +37,8 @@ def secret_for(configs: ServerConfigs, seams: Seams) -> ClusterSecret | None:
     path = configs.cluster_secret_file
     path = path or own_secret(configs)
     if not path:
-        for listener in configs.listeners:
-            if not is_loopback(listener.host):
-                raise SecretRefused(why_secret_first(listener.name, listener.host, listener.port))
+        if (why := why_exposed(configs)) is not None:
+            raise SecretRefused(why)
         logger.warning(
             "there is no cluster secret: every user of this machine can command this process; "
             "see docs/operating/security.md"
@@ -65,6 +64,23 @@ def with_secret(worker: ServerConfigs, whole: ServerConfigs) -> ServerConfigs:
     """
     path = own_secret(whole)
     return worker if path is None else replace(worker, cluster_secret_file=path)
+
+
+def why_no_secret(configs: ServerConfigs) -> str | None:
+    """Return why a start would be refused for its secret, None for no reason. Creates nothing."""
+    if configs.cluster_secret_file:
+        return why_open_to_others(configs.cluster_secret_file)
+    if _is_all_of_a_cluster(configs):
+        return None
+    return why_exposed(configs)
+
+
+def why_exposed(configs: ServerConfigs) -> str | None:
+    """Return the line that refuses the first listener that others reach without a secret."""
+    for listener in configs.listeners:
+        if not is_loopback(listener.host):
+            return why_secret_first(listener.name, listener.host, listener.port)
+    return None
 
 
 def why_open_to_others(path: str) -> str | None:

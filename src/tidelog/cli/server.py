@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tidelog.cli.refusal import WRONG_USAGE, Failed, WrongUsage, print_error
+from tidelog.cli.refusal import WRONG_USAGE, Failed, WrongUsage, print_error, print_last_words
 from tidelog.cli.server_arguments import parse
 from tidelog.model.configs.addresses import joined
 from tidelog.model.configs.file_names import without_effect
@@ -32,7 +32,7 @@ from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.configs.types import InvalidConfig
 from tidelog.runtime import descriptors
 from tidelog.runtime import loop as runtime_loop
-from tidelog.runtime.disk import keep_from_others
+from tidelog.runtime.disk import RealDisk, keep_from_others
 from tidelog.runtime.loop_watch import LoopWatch
 from tidelog.runtime.seams import Seams
 from tidelog.version import __version__
@@ -58,13 +58,22 @@ THREADS = 8
 def main(arguments: list[str]) -> int:
     """Run a server until a signal stops it; return the exit status."""
     options = parse(arguments)
+    is_supervised = options.worker is not None and options.until_stdin_closes
     try:
         configs = _configs(options)
         if not isinstance(configs, ServerConfigs):
             for refused in configs:
                 print_error(f"{options.file}: {refused.sentence}")
+            if is_supervised:
+                print_last_words(f"{options.file}: {configs[-1].sentence}")
             # As wrong usage: a service manager need not start it again.
             return WRONG_USAGE
+        if options.check:
+            from tidelog.cli import worker_checks
+
+            worker_checks.check_file(configs, options.workers, RealDisk())
+            print(f"{worker_checks.ACCEPTED}{configs.node_id}")
+            return 0
         # Imported here: a wrong file is refused without waiting for this import.
         from tidelog.observe import logs
 
@@ -80,7 +89,13 @@ def main(arguments: list[str]) -> int:
         process = _Process(configs, options.until_stdin_closes, is_new=options.new_cluster)
         runtime_loop.run(process.run())
     except Failed as error:
+        if is_supervised:
+            print_last_words(str(error))
         return error.show()
+    except Exception as error:
+        if is_supervised:
+            print_last_words(f"{type(error).__name__}: {error}")
+        raise
     return 0
 
 
@@ -95,7 +110,7 @@ def _configs(options: Namespace) -> ServerConfigs | tuple[InvalidConfig, ...]:
     made = of_workers(texts, options.workers, socket.gethostname())
     whole = from_mapping(texts)
     refusals = tuple(one for one in made if isinstance(one, InvalidConfig))
-    if refusals or options.worker is None or not isinstance(whole, ServerConfigs):
+    if refusals or options.worker is None or options.check or not isinstance(whole, ServerConfigs):
         return refusals or whole
     from tidelog.cli.cluster_secret import with_secret
     from tidelog.runtime.cluster_secret import SecretRefused
@@ -113,6 +128,7 @@ def _texts(path: str, overrides: list[str]) -> dict[str, str]:
             texts = parse_properties(file.read())
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
+        # Not as wrong usage: the file may be mounted later, and a service manager tries again.
         raise Failed(f"{path} cannot be read: {why}") from None
     for pair in overrides:
         name, equals, value = pair.partition("=")

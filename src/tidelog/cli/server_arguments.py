@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import click
 
 OVERRIDE, UNTIL, NEW = "--override", "--until-stdin-closes", "--new-cluster"
+CHECK = "--check"
 WORKERS, WORKER = "--workers", "--worker"
 MOST_WORKERS = 128
 """More than any machine has cores for."""
@@ -29,6 +30,7 @@ HELP = {
     WORKERS: "run so many brokers of this machine from the file, and keep them running",
     WORKER: "run only this one of the workers, from 0: for a service of its own",
     NEW: "no process of this cluster ever ran: an empty store needs no further proof of that",
+    CHECK: "start nothing: exit 0 if the file is accepted, or say why it is not",
 }
 
 
@@ -47,6 +49,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(WORKER, type=int, metavar="K", help=HELP[WORKER])
     parser.add_argument(UNTIL, action="store_true", help=HELP[UNTIL])
     parser.add_argument(NEW, action="store_true", help=HELP[NEW])
+    parser.add_argument(CHECK, action="store_true", help=HELP[CHECK])
     options = parser.parse_args(arguments)
     if options.worker is not None and not 0 <= options.worker < (options.workers or 0):
         parser.error(f"{WORKER} {options.worker}: say {WORKERS} N, and a worker from 0 to N - 1")
@@ -93,11 +96,13 @@ def as_command(serve: Callable[[list[str]], int]) -> click.Command:
         worker: int | None,
         until_stdin_closes: bool,
         new_cluster: bool,
+        check: bool,
     ) -> int:
         words = [word for pair in override for word in (OVERRIDE, pair)]
         numbers = ((WORKERS, workers), (WORKER, worker))
         words += [x for name, n in numbers if n is not None for x in (name, str(n))]
-        words += [word for word, on in ((UNTIL, until_stdin_closes), (NEW, new_cluster)) if on]
+        flags = ((UNTIL, until_stdin_closes), (NEW, new_cluster), (CHECK, check))
+        words += [word for word, on in flags if on]
         return serve([file, *words])
 
     return click.Command(
@@ -111,5 +116,6 @@ def as_command(serve: Callable[[list[str]], int]) -> click.Command:
             click.Option([WORKER], type=int, metavar="K", help=HELP[WORKER]),
             click.Option([UNTIL], is_flag=True, help=HELP[UNTIL]),
             click.Option([NEW], is_flag=True, help=HELP[NEW]),
+            click.Option([CHECK], is_flag=True, help=HELP[CHECK]),
         ],
     )

@@ -90,7 +90,7 @@ def command(
         raise WrongUsage(sentence)
     check_store(store, controllers)
     configs = key_values(config, "--config")
-    if (why_not := why_not_config(configs)) is not None:
+    if (why_not := why_not_config(configs, workers)) is not None:
         raise WrongUsage(why_not)
     folder = data.absolute()
     plan = ClusterPlan(folder, brokers, controllers, port, store, configs, workers)

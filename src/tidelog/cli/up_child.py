@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tidelog.cli.output import note
-from tidelog.cli.refusal import Failed
+from tidelog.cli.refusal import LAST_WORDS, Failed
 from tidelog.cli.up_files import Address, ClusterProcess
 
 START_TIMEOUT_S = 60.0
@@ -28,6 +28,9 @@ STOP_TIMEOUT_S = 30.0
 LOG_LINES_SHOWN = 5
 LOG_BYTES_READ = 65_536
 """How much of the end of a child's log is read; the log grows as long as the cluster runs."""
+
+LAST_WORDS_S = 5.0
+"""How long the last line of a child that has ended may take: a helper of it may have its output."""
 
 COMPLAINT_BYTES_READ = 1_048_576
 """The same after a failed start: kazoo writes 60 kB a minute while it has no connection."""
@@ -126,12 +129,16 @@ class Child:
         self._start_s, self._stop_s = start_s, stop_s
         self.ready: Ready | None = None
         """Its last ready line."""
+        self.is_started = False
+        """Whether that line is of its last start."""
         self.reason: str | None = None
         """Why its last start failed by itself; None when it did not, or was killed meanwhile."""
         self._plan = plan
         self.log = plan.log_of(member)
         self._log_begin = 0
         self._process: asyncio.subprocess.Process | None = None
+        self._said: str | None = None
+        """Why it ends, by its own words on standard output."""
 
     @property
     def pid(self) -> int | None:
@@ -172,7 +179,8 @@ class Child:
         ``is_new``: no process of this cluster ran before. Raises Failed with the child's own error
         when there is no such line in time.
         """
-        self.reason = None
+        self.reason = self._said = None
+        self.is_started = False
         self.write_file(controllers)
         with contextlib.ExitStack() as opened:
             log = None if self.log is None else opened.enter_context(self.log.open("ab"))
@@ -196,7 +204,7 @@ class Child:
             )
         try:
             async with asyncio.timeout(self._start_s):
-                ready = await _read_line(process)
+                ready = await self._next_ready(process)
         except TimeoutError:
             self.reason = f"not ready within {self._start_s:.0f} s; {self._last_words()}"
             raise Failed(self.reason) from None
@@ -205,7 +213,7 @@ class Child:
             if (process.returncode or 0) >= 0:
                 self.reason = self._last_words()
             raise Failed(how)
-        self.ready = ready
+        self.ready, self.is_started = ready, True
         if ready.broker is not None:
             # A restart must use the port that clients know.
             self.member = replace(self.member, port=ready.broker[1])
@@ -214,7 +222,7 @@ class Child:
         """Wait without a limit until a child that waits for metadata serves. Raises Failed."""
         while self.ready is not None and not self.ready.serves:
             assert self._process is not None
-            ready = await _read_line(self._process)
+            ready = await self._next_ready(self._process)
             if ready is None:
                 raise Failed(await self.death())
             self.ready = ready
@@ -224,6 +232,13 @@ class Child:
         assert self._process is not None
         status = await self._process.wait()
         how = f"{self.member} (pid {self._process.pid}) {_ending(status)}"
+        if self.log is None and status <= 0:
+            # A signal, or a stop: it had no reason of its own.
+            return how
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                while await self._next_ready(self._process) is not None:
+                    pass
         return f"{how}; {self._last_words()}"
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -261,21 +276,23 @@ class Child:
         complaint = None if self.log is None else complaint_in(self.log, self._log_begin)
         return None if complaint is None else f"{self.member}: {complaint}"
 
+    async def _next_ready(self, process: asyncio.subprocess.Process) -> Ready | None:
+        """Return the next ready line; None when the output has ended."""
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            text = line.decode("utf-8", "replace")
+            ready = parse_ready(text)
+            if ready is not None:
+                return ready
+            if text.startswith(LAST_WORDS):
+                self._said = text.removeprefix(LAST_WORDS).strip()
+        return None
+
     def _last_words(self) -> str:
         """Return the child's own error line, or the path of its log."""
         if self.log is None:
-            return "its reason is in the lines above"
+            return self._said or "its reason is in the lines above"
         return error_in(self.log) or f"see {self.log}"
-
-
-async def _read_line(process: asyncio.subprocess.Process) -> Ready | None:
-    """Return the next ready line; None when the output has ended."""
-    assert process.stdout is not None
-    while line := await process.stdout.readline():
-        ready = parse_ready(line.decode("utf-8", "replace"))
-        if ready is not None:
-            return ready
-    return None
 
 
 def _ending(status: int | None) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from tidelog.cli.cluster_secret import FILE_NAME
 from tidelog.model.configs.server import load
-from tidelog.model.racks import within
 from tidelog.storage.names import LOCK
 
 HOST = "127.0.0.1"
@@ -43,12 +42,13 @@ DECIDED = {
 """Configurations that differ between the processes, and the option that decides each."""
 
 
-def why_not_config(names: Iterable[str]) -> str | None:
+def why_not_config(names: Iterable[str], workers: int = 1) -> str | None:
     """Return why these configurations may not be set for all processes; None when they may."""
+    decided = DECIDED if workers == 1 else {**DECIDED, "broker.rack": "--workers"}
     for name in names:
-        if name in DECIDED:
+        if name in decided:
             return (
-                f"--config {name}: `tidelog up` sets it for each process (see {DECIDED[name]}); "
+                f"--config {name}: `tidelog up` sets it for each process (see {decided[name]}); "
                 "use `tidelog server` to set it yourself"
             )
     return None
@@ -182,7 +182,7 @@ def server_properties(
     values["listeners"] = ",".join(listeners)
     values.update(plan.configs)
     if member.machine:
-        values["broker.rack"] = within(plan.configs.get("broker.rack"), f"machine-{member.machine}")
+        values["broker.rack"] = f"machine-{member.machine}"
     # In Java's properties a backslash begins an escape.
     return "".join(
         f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in values.items()

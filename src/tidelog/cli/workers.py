@@ -9,7 +9,8 @@ between them: see ``model.configs.workers``; not one process: see ``up_child``.
 | the start | worker 0 first while its log directories are new, otherwise all at once |
 | a worker dies | it is started again after a pause that doubles while it dies soon (``restarts``) |
 | it dies, or does not start, for the same reason several times, and no other may run | exit 1 |
-| SIGHUP | each worker is stopped and started again, when all replicas are in sync |
+| SIGHUP | each worker is stopped and started again, when all replicas are in sync; |
+| | none while the file is refused |
 | SIGHUP from a terminal, SIGTERM, SIGINT | all stop, the one with the controller last |
 
 The ready line comes when all workers serve:
@@ -31,13 +32,21 @@ from typing import Any
 from tidelog.cli.cluster_secret import own_secret
 from tidelog.cli.refusal import Failed
 from tidelog.cli.restarts import Restarts
-from tidelog.cli.server_arguments import OVERRIDE, WORKER, WORKERS
+from tidelog.cli.server_arguments import CHECK, OVERRIDE, WORKER, WORKERS
 from tidelog.cli.up_child import Child
 from tidelog.cli.up_files import Address, ClusterProcess
+from tidelog.cli.worker_checks import (
+    ACCEPTED,
+    only_supervisor,
+    why_not_listening,
+    workers_of,
+)
 from tidelog.model.configs.server import ServerConfigs
+from tidelog.model.racks import SEPARATOR
 from tidelog.observe.endpoint import Endpoint, PortInUse
 from tidelog.observe.summed import SummedPages
 from tidelog.runtime.cluster_secret import SecretRefused
+from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.tasks import call_off
 from tidelog.storage.names import META_PROPERTIES
 
@@ -52,6 +61,12 @@ STEADY_S = 60.0
 BACK_S = 600.0
 """How long a restart one after another waits for a worker, and for all replicas to be in sync."""
 
+FILE_S = 60.0
+"""How long the check of a file may take before a restart."""
+
+MOST_SAID = 4_000
+"""The most characters of its refusals in the log line."""
+
 CHECK_S = 0.5
 """The pause between two checks of that."""
 
@@ -60,12 +75,20 @@ DIED_SOON = "it died soon after its start"
 
 def supervise(whole: ServerConfigs, options: Namespace) -> None:
     """Run the workers until a signal stops them. Raises Failed."""
-    try:
-        # The workers find it: two of them would create two.
-        own_secret(whole)
-    except SecretRefused as error:
-        raise Failed(str(error)) from error
-    asyncio.run(Supervisor(whole, options).run())
+    with only_supervisor(whole.log_dirs, RealDisk()):
+        if (why := why_not_listening(whole, options.workers)) is not None:
+            raise Failed(why)
+        try:
+            # The workers find it: two of them would create two.
+            own_secret(whole)
+        except SecretRefused as error:
+            raise Failed(str(error)) from error
+        rack, _, machine = (workers_of(whole, 1)[0].broker_rack or "").rpartition(SEPARATOR)
+        logger.info(
+            "%(workers)s workers on the machine %(machine)s, rack %(rack)s",
+            {"workers": options.workers, "machine": machine, "rack": rack or machine},
+        )
+        asyncio.run(Supervisor(whole, options).run())
 
 
 class _Files:
@@ -112,6 +135,14 @@ class _Worker:
         """Whether it serves, or has a process that has not failed again and again."""
         is_hopeless = self.restarts.is_hopeless and not self.serves.is_set()
         return self.child.pid is not None and not is_hopeless
+
+    @property
+    def place(self) -> Address | str:
+        """Where it has its metrics, or what it waits for until it has them."""
+        if self.child.pid is None:
+            return "its process"
+        ready = self.child.ready if self.child.is_started else None
+        return ready.metrics if ready is not None and ready.metrics is not None else "its start"
 
 
 class Supervisor:
@@ -196,14 +227,12 @@ class Supervisor:
         except PortInUse as error:
             raise Failed(str(error)) from error
 
-    def _addresses(self) -> Mapping[int, Address | None]:
-        """Return where each worker has its metrics. Called by threads of the endpoint."""
-        return {
-            worker.child.member.node_id: worker.child.ready.metrics
-            if worker.child.ready is not None and worker.child.pid is not None
-            else None
-            for worker in self._workers
-        }
+    def _addresses(self) -> Mapping[int, Address | str]:
+        """Return where each worker has its metrics, or what it waits for without that place.
+
+        Called by threads of the endpoint.
+        """
+        return {worker.child.member.node_id: worker.place for worker in self._workers}
 
     async def _say_ready(self) -> None:
         for worker in self._workers:
@@ -250,7 +279,7 @@ class Supervisor:
                 restarts.succeeded()
             else:
                 restarts.failed(DIED_SOON)
-            await self._pause(worker, ended.partition(";")[0])
+            await self._pause(worker, ended)
 
     async def _pause(self, worker: _Worker, why: str) -> None:
         """Wait before the next start; end the supervisor when none would help."""
@@ -259,7 +288,7 @@ class Supervisor:
                 self._failed.set_result(f"{why}; no worker runs")
             return
         logger.error(
-            "%(why)s; the next start is in %(pause_s)s s",
+            "%(why)s; the next start is in %(pause_s).0f s",
             {
                 "worker": worker.child.member.node_id,
                 "why": why,
@@ -272,6 +301,13 @@ class Supervisor:
         while True:
             await self._restart.wait()
             self._restart.clear()
+            if (why := await self._why_refused()) is not None:
+                logger.error(
+                    "no worker is restarted, as %(file)s is refused: %(why)s; mend it, then send "
+                    "SIGHUP again",
+                    {"file": self._options.file, "why": why},
+                )
+                continue
             logger.info("restarting the workers one after another")
             for worker in self._workers:
                 try:
@@ -292,6 +328,38 @@ class Supervisor:
             else:
                 logger.info("all workers were restarted")
 
+    async def _why_refused(self) -> str | None:
+        """Return why the code of now refuses the file of now; None if a worker can start with it.
+
+        Another process checks it: this one has the code of its own start.
+        """
+        pairs = [x for pair in self._options.override for x in (OVERRIDE, pair)]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-P", "-m", "tidelog.cli.main", "server", self._options.file, CHECK),
+            *(WORKERS, str(self._options.workers), *pairs),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(FILE_S):
+                accepted, errors = await process.communicate()
+        except TimeoutError:
+            return f"its check takes more than {FILE_S:.0f} s"
+        finally:
+            if process.returncode is None:
+                process.kill()
+        if process.returncode:
+            return _sentences(errors.decode(errors="replace"), f"{self._options.file}: ")
+        node = accepted.decode(errors="replace").strip().removeprefix(ACCEPTED)
+        if node != str(self._whole.node_id):
+            return (
+                f"node.id is {node}, and the workers run with the ids from "
+                f"{self._whole.node_id}: for another id stop and start the supervisor"
+            )
+        return None
+
     async def _until_in_sync(self) -> None:
         """Wait until no partition that a worker leads lacks a replica in sync."""
         loop = asyncio.get_running_loop()
@@ -299,3 +367,13 @@ class Supervisor:
             if await loop.run_in_executor(None, self._pages.under_replicated) == 0:
                 return
             await asyncio.sleep(CHECK_S)
+
+
+def _sentences(errors: str, file: str) -> str:
+    """Return the refusals of a check in one line, without the name of the file; of a process that
+    crashed its last line."""
+    lines = [line for line in errors.splitlines() if line.strip()]
+    refusals = [
+        x.removeprefix("error: ").removeprefix(file) for x in lines if x.startswith("error: ")
+    ]
+    return "; ".join(refusals or lines[-1:] or ["its check failed"])[:MOST_SAID]

@@ -28,8 +28,8 @@ AT_ONCE = 16
 LARGEST = ("offset", "highwatermark", "_start_time_seconds", "_epoch", "_level")
 """Endings of gauges that are no amounts: replicas of one partition, and times."""
 
-Addresses = Callable[[], Mapping[int, tuple[str, int] | None]]
-"""Returns the metrics address of each worker by node id; None while it does not run."""
+Addresses = Callable[[], Mapping[int, tuple[str, int] | str]]
+"""Returns the metrics address of each worker by node id, or what it waits for without one."""
 
 
 def summed(pages: Iterable[str]) -> Iterator[Metric]:
@@ -88,26 +88,37 @@ class SummedPages(Collector):
 
     def health(self) -> dict[str, Any]:
         """Return one ``/health``: healthy only if all workers are."""
+        addresses = self._addresses()
         workers: dict[str, Any] = {
-            str(node): {"healthy": False, "waits_for": "its process"}
-            if page is None
-            else json.loads(page)
-            for node, page in self._pages("/health").items()
+            str(node): _unseen(addresses[node]) if page is None else json.loads(page)
+            for node, page in _pages_of(addresses, "/health").items()
         }
         healthy = all(shown["healthy"] for shown in workers.values())
         # A response proves that the supervisor lives; a restart must depend on nothing else.
         return {"healthy": healthy, "live": True, "ready": healthy, "workers": workers}
 
     def _pages(self, path: str) -> dict[int, str | None]:
-        """Return a page of each worker by node id, None of one that does not respond."""
-        addresses = self._addresses()
-        with ThreadPoolExecutor(AT_ONCE, "workers") as threads:
-            pages = threads.map(lambda address: _page(address, path), addresses.values())
-            return dict(zip(addresses, pages, strict=True))
+        return _pages_of(self._addresses(), path)
 
 
-def _page(address: tuple[str, int] | None, path: str) -> str | None:
-    if address is None:
+def _pages_of(addresses: Mapping[int, tuple[str, int] | str], path: str) -> dict[int, str | None]:
+    """Return a page of each worker by node id, None of one that does not respond."""
+    with ThreadPoolExecutor(AT_ONCE, "workers") as threads:
+        pages = threads.map(lambda address: _page(address, path), addresses.values())
+        return dict(zip(addresses, pages, strict=True))
+
+
+def _unseen(address: tuple[str, int] | str) -> dict[str, Any]:
+    """Return what stands for the health of a worker without a response."""
+    if isinstance(address, str):
+        waits_for = address
+    else:
+        waits_for = f"its response: the process runs, and sent none within {PAGE_S:.0f} s"
+    return {"healthy": False, "live": False, "ready": False, "waits_for": waits_for}
+
+
+def _page(address: tuple[str, int] | str, path: str) -> str | None:
+    if isinstance(address, str):
         return None
     try:
         with urllib.request.urlopen(f"http://{address[0]}:{address[1]}{path}", timeout=PAGE_S) as x:

@@ -42,6 +42,9 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
+SUPERVISOR_LOCK = "workers.lock"
+"""Our own: held by the supervisor of the workers that share the directory."""
+
 DAMAGED = "tidelog.damaged"
 """Our own: why a partition is out of service, so that a clean stop does not hide it."""
 

@@ -218,7 +218,7 @@ def test_up_refuses_what_each_process_has_of_its_own(
     )
     assert (status, len(err.splitlines()), data.exists()) == (2, 1, False)
     assert "log.dirs" in err and "--data" in err
-    assert why_not_config(["num.partitions", "log.retention.ms"]) is None
+    assert why_not_config(["num.partitions", "log.retention.ms", "broker.rack"]) is None
     plan = ClusterPlan(tmp_path, brokers=2, controllers=2, store="zookeeper://127.0.0.1:1/t")
     written: dict[str, set[str]] = {}
     for member in plan.members():
@@ -227,6 +227,13 @@ def test_up_refuses_what_each_process_has_of_its_own(
             written.setdefault(name, set()).add(value)
     different = {name for name, values in written.items() if len(values) > 1}
     assert different - set(DECIDED) == set()
+
+
+def test_the_rack_of_a_machine_is_not_configured_by_up() -> None:
+    configs = ["broker.rack", "node.id"]
+    said = [why_not_config([name], workers=2) or "" for name in configs]
+    assert all("`tidelog up` sets it for each process" in text for text in said), said
+    assert "(see --workers)" in said[0] and "(see --brokers)" in said[1]
 
 
 def test_up_names_every_configuration_that_its_processes_would_refuse(

@@ -11,7 +11,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from tidelog.observe.summed import summed
+from tidelog.observe.summed import SummedPages, summed
 
 
 class Fixed(Collector):
@@ -59,3 +59,22 @@ def test_amounts_are_added_and_of_positions_the_largest_counts() -> None:
 def test_one_page_is_as_it_was_and_none_is_empty() -> None:
     assert page(*summed([worker(2, 7, "t")])) == worker(2, 7, "t")
     assert list(summed([])) == []
+
+
+def test_a_worker_without_a_page_says_what_it_waits_for() -> None:
+    # Nothing listens on the port of discard.
+    pages = SummedPages(lambda: {1: "its process", 2: ("127.0.0.1", 9)})
+    unwell = {"healthy": False, "live": False, "ready": False}
+    assert pages.health() == {
+        "healthy": False,
+        "live": True,
+        "ready": False,
+        "workers": {
+            "1": {**unwell, "waits_for": "its process"},
+            "2": {
+                **unwell,
+                "waits_for": "its response: the process runs, and sent none within 5 s",
+            },
+        },
+    }
+    assert pages.under_replicated() is None

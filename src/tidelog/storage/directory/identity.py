@@ -91,7 +91,7 @@ def read_identity(disk: Disk, path: str, node_id: int) -> MetaProperties | Direc
     if lock is None:
         return _in_use(disk, path)
     try:
-        return _written(disk, path, node_id)
+        return written_identity(disk, path, node_id)
     finally:
         lock.close()
 
@@ -104,8 +104,11 @@ def _in_use(disk: Disk, path: str) -> DirectoryRefused:
     )
 
 
-def _written(disk: Disk, path: str, node_id: int) -> MetaProperties | DirectoryRefused | None:
-    """Return what ``meta.properties`` says, None for a fresh directory."""
+def written_identity(
+    disk: Disk, path: str, node_id: int
+) -> MetaProperties | DirectoryRefused | None:
+    """Return what ``meta.properties`` says, None for a fresh directory. Locks nothing. OSError as
+    the disk gives it."""
     file = f"{path}/{names.META_PROPERTIES}"
     is_new = not disk.exists(file)
     inner = log_directory_within(disk, path, is_new=is_new)
@@ -147,7 +150,7 @@ def identify(
     seams: Seams, path: str, cluster_id: str, node_id: int, founded_as: str = ""
 ) -> tuple[MetaProperties, LastStop] | DirectoryRefused:
     """Read ``meta.properties``, or write it for a fresh directory. OSError as the disk gives it."""
-    meta = _written(seams.disk, path, node_id)
+    meta = written_identity(seams.disk, path, node_id)
     if isinstance(meta, DirectoryRefused):
         return meta
     if meta is None:
