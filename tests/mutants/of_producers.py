@@ -1,10 +1,13 @@
-"""Broken rules of producers that a partition does not know (decision 0100)."""
+"""Broken rules of producers that a partition does not know (decision 0100), and of their
+transactions (0118)."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
 TESTS = "tests/unit/broker/test_resuming_producers.py tests/broker/test_resuming_producers.py"
+
+OF_TRANSACTIONS = "tests/unit/storage/test_transactions.py"
 
 MUTANTS = (
     Mutant(
@@ -55,5 +58,47 @@ MUTANTS = (
         "                    self._resuming.note_refusal(partition, entry.records, result.error)\n",
         "                    pass\n",
         TESTS,
+    ),
+    Mutant(
+        "the stable offset passes a transaction whose marker may still be cut",
+        "src/tidelog/storage/log/transactions.py::OpenTransactions.first_unstable",
+        "        while ended and ended[0].marker < high_watermark:\n",
+        "        while ended:\n",
+        OF_TRANSACTIONS,
+    ),
+    Mutant(
+        "a start does not look for markers above the watermark",
+        "src/tidelog/storage/log/snapshots.py::load_producers",
+        "    if start > high_watermark and any(",
+        "    if False and any(",
+        OF_TRANSACTIONS,
+    ),
+    Mutant(
+        "what the parallel check of a start finds of transactions is lost",
+        "src/tidelog/storage/log/producers.py::ProducerState.follow",
+        "                self._carry_out(event)\n",
+        "                pass\n",
+        OF_TRANSACTIONS,
+    ),
+    Mutant(
+        "a producer with an open transaction is forgotten",
+        "src/tidelog/storage/log/producers.py::ProducerState._longest_idle",
+        "            if head.open_since == NONE:\n",
+        "            if True:\n",
+        OF_TRANSACTIONS,
+    ),
+    Mutant(
+        "a batch that the cleaner emptied opens a transaction",
+        "src/tidelog/storage/log/producers.py::ProducerState.note",
+        "            if count:\n",
+        "            if True:\n",
+        OF_TRANSACTIONS,
+    ),
+    Mutant(
+        "the cleaner passes the stable offset",
+        "src/tidelog/storage/compaction/plan.py::cleanable",
+        "    bound = min(last_stable_offset(log), log.synced_end_offset)\n",
+        "    bound = min(log.high_watermark, log.synced_end_offset)\n",
+        OF_TRANSACTIONS,
     ),
 )

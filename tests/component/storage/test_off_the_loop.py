@@ -60,11 +60,11 @@ from tidelog.storage.compaction.swap import applying
 from tidelog.storage.directory import claims
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 from tidelog.storage.log import expiring, snapshots
+from tidelog.storage.log.forgetting import forgotten_beyond
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.producers import (
     ProducerState,
     encode,
-    forgotten_beyond,
 )
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended

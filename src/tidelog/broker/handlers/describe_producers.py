@@ -60,7 +60,14 @@ def _partition(broker: Broker, topic: str, index: int) -> Work[Any]:
         return answer
     for entry in list(partition.log.producers.entries.values()):
         answer.active_producers.append(
-            _Producer(entry.producer_id, entry.epoch, entry.last_sequence, entry.last_ms, NONE)
+            _Producer(
+                entry.producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_ms,
+                entry.coordinator_epoch,
+                entry.open_since,
+            )
         )
         yield PRODUCER_BYTES
     return answer

@@ -18,7 +18,8 @@ from tidelog.broker.partitions.cleaning import Cleaning
 from tidelog.model.configs.types import MAX_INT64
 from tidelog.runtime import pace
 from tidelog.runtime.tasks import call_off
-from tidelog.storage.log.producers import MAX_PRODUCERS_OF_ALL, forgotten_beyond
+from tidelog.storage.log.forgetting import forgotten_beyond
+from tidelog.storage.log.producers import MAX_PRODUCERS_OF_ALL
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.log_work import LogWork

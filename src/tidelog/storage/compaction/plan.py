@@ -3,8 +3,8 @@
 Owns the decision what to clean, as Apache Kafka's cleaner makes it. Pure. Not the rewriting: see
 `cleaner`. Not putting the result in place: see `swap`.
 
-Never touched: the active segment, anything at or above the high watermark, anything not synced,
-and segments younger than ``min.compaction.lag.ms``.
+Never touched: the active segment, anything at or above the last stable offset (KIP-98), anything
+not synced, and segments younger than ``min.compaction.lag.ms``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import inf
 
 from tidelog.records.batch import MAX_INT32
+from tidelog.storage.log.stable import last_stable_offset
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from tidelog.storage.segments.segment import Segment
@@ -114,7 +115,7 @@ class Dirtiness:
 
 def cleanable(log: LogState, now_ms: int) -> list[Segment]:
     """Return the segments that a run may rewrite: a prefix of the log."""
-    bound = min(log.high_watermark, log.synced_end_offset)
+    bound = min(last_stable_offset(log), log.synced_end_offset)
     lag = log.configs.min_compaction_lag_ms
     segments: list[Segment] = []
     for segment in log.segments[:-1]:

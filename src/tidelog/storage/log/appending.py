@@ -39,6 +39,7 @@ from tidelog.storage.log.results import Appended, as_appended
 from tidelog.storage.log.retention import ROLL_WAITS, may_outgrow, must_roll, room_in
 from tidelog.storage.log.rolling import puts_roll_off, roll, syncing_before_roll
 from tidelog.storage.log.service import out_of_service, undo_write, unreadable
+from tidelog.storage.log.stable import transaction_ended
 from tidelog.storage.log.state import LogState
 from tidelog.storage.log.tail import end_at
 from tidelog.storage.segments.segment import Room
@@ -272,7 +273,9 @@ def write(
         newest = header.max_timestamp if header.record_count else -1
         active.note(position, size, last, newest, interval)
         if header.producer_id >= 0:
-            log.producers.note(header, first, now_ms)
+            ended = log.producers.note(header, first, now_ms, batch)
+            if ended is not None:
+                transaction_ended(log, ended)
         position += size
         first = last + 1
     end_at(log, first)

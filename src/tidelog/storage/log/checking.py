@@ -36,6 +36,13 @@ _as_header = tuple.__new__
 _LEAST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 
 
+def _noting_events() -> ProducerState:
+    """Return a state that another one is to follow."""
+    state = ProducerState()
+    state.events = []
+    return state
+
+
 @dataclass(slots=True)
 class CheckedBatches:
     """The leader epochs, producers and fences of the batches that a start has checked."""
@@ -47,7 +54,7 @@ class CheckedBatches:
     """When the batches count as appended: their own timestamps may be years old."""
     epochs: list[tuple[int, int]] = field(default_factory=list)
     """(leader epoch, end of the batch before its first one), rising."""
-    producers: ProducerState = field(default_factory=ProducerState)
+    producers: ProducerState = field(default_factory=_noting_events)
     fences: list[tuple[int, FenceRecord]] = field(default_factory=list)
     """Fences and seals with their offsets, rising."""
 
@@ -146,7 +153,7 @@ def check_batches(file: File, check: Check, loading: Loading) -> None:
                 checked.epochs.append((epoch, next_offset))
                 latest = epoch
         if producer >= 0:
-            note(_as_header(BatchHeader, fields), base, checked.now_ms)
+            note(fields, base, checked.now_ms, chunk[begin : begin + size])
         if attributes & CONTROL_BIT:
             header = _as_header(BatchHeader, fields)
             checked.fences += changes_in(header, chunk[begin : begin + size])

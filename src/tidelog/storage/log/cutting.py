@@ -22,12 +22,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.model.work import Work
-from tidelog.records.batch import MAX_INT64, Rejected
+from tidelog.records.batch import Rejected
 from tidelog.runtime.disk import File
 from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.epoch_writing import epochs_written, pending_epochs
-from tidelog.storage.log.expiring import forgotten
 from tidelog.storage.log.fence_writing import take_fences, writing_fences
 from tidelog.storage.log.fences import Fences
 from tidelog.storage.log.producers import ProducerState
@@ -118,7 +117,7 @@ def _truncate(log: LogState, offset: int, now_ms: int) -> Work[Rejected | None]:
     cut = _Cut(log, removal, pending_epochs(log), above=check.end)
     cut.opened = opened
     cut.kept = [*(SegmentApart(segment, check.own) for segment in log.segments[:-1]), check.kept]
-    cut.now_ms = now_ms
+    cut.now_ms, cut.committed = now_ms, log.high_watermark
     return (yield from _carry_out(log, cut, now_ms))
 
 
@@ -162,7 +161,8 @@ def _carry_out(log: LogState, cut: _Cut, now_ms: int) -> Work[Rejected | None]:
         log.dirty.names_synced(log.dirty.names_changed)
     former = log.replace_producers(cut.producers)
     log.producers.forgotten += former.forgotten
-    yield from forgotten(former, MAX_INT64)
+    while former.discard():
+        yield None
     return out_of_service(log) if log.failed else None
 
 
@@ -267,6 +267,7 @@ class _Cut:
         """All segments that stay, the thread's own."""
         self.fresh: Segment | None = None
         self.now_ms = 0
+        self.committed = 0
         self.removed: list[str] = []
         self.producers = ProducerState()
         self._disk = log.resources.disk
@@ -290,7 +291,12 @@ class _Cut:
             own, end = self.kept[-1].resources, self.kept[-1].next_offset
             try:
                 self.producers = load_producers(
-                    self._disk, self._directory, self.kept, end, self.now_ms
+                    self._disk,
+                    self._directory,
+                    self.kept,
+                    end,
+                    self.now_ms,
+                    high_watermark=self.committed,
                 )
             finally:
                 own.files.close()

@@ -60,7 +60,10 @@ def housekeeping(log: LogState, now_ms: int, *, at_most: int | None = None) -> W
         return None
     with during(log, LogChange.REMOVAL):
         try:
-            silent_since = now_ms - log.producer_expiration_ms
+            # From its producer the next start knows that there is such a marker.
+            silent_since = log.producers.transactions.before_uncommitted(
+                now_ms - log.producer_expiration_ms, log.high_watermark
+            )
             yield from forgotten(log.producers, silent_since)
             return (yield from _apply_retention(log, now_ms, at_most))
         except OSError as error:

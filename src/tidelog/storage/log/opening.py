@@ -166,7 +166,13 @@ def _find_what_batches_say(
         find_fences(log, recovery_point, checked)
         log.replace_producers(
             load_producers(
-                log.resources.disk, log.path, log.segments, log.end_offset, now_ms, checked
+                log.resources.disk,
+                log.path,
+                log.segments,
+                log.end_offset,
+                now_ms,
+                checked,
+                high_watermark=log.high_watermark,
             )
         )
     except Unsound as error:

@@ -20,23 +20,45 @@ Source: KIP-98, KIP-360, as Apache Kafka's present leader applies them (UNKNOWN_
 longer given), but for ``RESUMES``, which Kafka appends: `broker.partitions.resuming_producers`.
 Snapshot: Kafka's version 1; a producer has one entry per remembered batch there,
 oldest first (Kafka writes one, and reads ours: its last entry wins), so that a retry of an older
-batch is answered rightly after a restart too.
+batch is answered rightly after a restart too. All entries of a producer name its open transaction.
+
+| a batch of a transaction (KIP-98, 0118)     | what follows                                   |
+|---------------------------------------------|------------------------------------------------|
+| records, none of the producer's is open     | a transaction is open from its first offset on |
+| without records: the cleaner emptied it     | nothing: what it belonged to is decided        |
+| a marker                                    | the open one ends; a newer epoch is taken over |
+| a control batch without a marker            | nothing                                        |
+
+A producer with an open transaction is not forgotten, by time or for a limit.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
 from tidelog.model.errors import ErrorCode
-from tidelog.model.work import Work
-from tidelog.records.batch import CONTROL_BIT, MAX_INT32, NO_SEQUENCE, HeaderFields, Rejected
+from tidelog.records.batch import (
+    CONTROL_BIT,
+    MAX_INT32,
+    NO_SEQUENCE,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+    HeaderFields,
+    Rejected,
+)
+from tidelog.records.control_records import marker_in
 from tidelog.records.crc import crc32c
 from tidelog.storage.checkpoints import DamagedFile
+from tidelog.storage.log.transactions import (
+    EndedTransaction,
+    OpenTransactions,
+    TransactionEvent,
+)
 
 BATCHES_REMEMBERED = 5
 """A client may have five requests in flight (``max.in.flight.requests.per.connection``)."""
@@ -55,8 +77,16 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 _pack = _ENTRY.pack
 """Producer, epoch, last sequence and offset, offset delta, time, coordinator epoch and first offset
 of its transaction (both -1: none)."""
-_WHOSE = struct.Struct(">qh16xq12x")
+_WHOSE = struct.Struct(">qh16xqiq")
 _as_known = tuple.__new__
+
+NONE = -1
+"""No open transaction, or no marker: its first offset, and the epoch of its coordinator."""
+
+_OF_TRANSACTION = TRANSACTIONAL_BIT | CONTROL_BIT
+
+MOST_PASSED_OVER = 100
+"""So many producers with open transactions are passed over in one search for the longest idle."""
 
 RESUMES = Rejected(
     ErrorCode.NOT_LEADER_OR_FOLLOWER, "its producer is unknown, and goes on with its sequence"
@@ -77,7 +107,16 @@ class KnownBatch(NamedTuple):
 class ProducerEntry:
     """One producer's epoch and its last batches, oldest first."""
 
-    __slots__ = ("_batches", "_stored", "epoch", "last_ms", "moment", "producer_id")
+    __slots__ = (
+        "_batches",
+        "_stored",
+        "coordinator_epoch",
+        "epoch",
+        "last_ms",
+        "moment",
+        "open_since",
+        "producer_id",
+    )
 
     def __init__(
         self,
@@ -97,6 +136,10 @@ class ProducerEntry:
         self._batches = batches
         self._stored = stored
         """The batches as a snapshot has them, until they are decoded."""
+        self.coordinator_epoch = NONE
+        """Of the last marker."""
+        self.open_since = NONE
+        """The first offset of its open transaction."""
 
     @property
     def batches(self) -> list[KnownBatch]:
@@ -121,22 +164,37 @@ class ProducerEntry:
         if batches is None:
             return self._stored
         producer_id, epoch = self.producer_id, self.epoch
+        end = self.coordinator_epoch, self.open_since
+        if not batches:
+            return _pack(producer_id, epoch, NO_SEQUENCE, -1, 0, self.last_ms, *end)
         return b"".join(
             [
-                _pack(producer_id, epoch, sequence, last, last - first, appended_ms, -1, -1)
+                _pack(producer_id, epoch, sequence, last, last - first, appended_ms, *end)
                 for _, sequence, first, last, appended_ms in batches
             ]
         )
 
+    def changed(self, moment: int, epoch: int, at_ms: int) -> ProducerEntry:
+        """Return an entry that may be changed at ``moment``: itself, or a copy. A newer epoch has
+        no batches."""
+        batches = self.batches
+        if epoch == self.epoch and moment == self.moment:
+            self.last_ms = at_ms
+            return self
+        batches = batches.copy() if epoch == self.epoch else []
+        entry = ProducerEntry(self.producer_id, epoch, batches, at_ms, moment)
+        entry.coordinator_epoch, entry.open_since = self.coordinator_epoch, self.open_since
+        return entry
+
 
 class ProducerState:
     """All producers of one partition, ``limit`` at most: one more, and the one that has been idle
-    for the longest is forgotten (no transaction is ever open below level 2).
+    for the longest is forgotten, of those that have no transaction open.
 
     Memory grows with the producers seen within the expiry, up to the limit.
     """
 
-    __slots__ = ("_moment", "entries", "forgotten", "limit")
+    __slots__ = ("_moment", "entries", "events", "forgotten", "limit", "transactions")
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = MAX_PRODUCERS if limit is None else limit
@@ -144,6 +202,9 @@ class ProducerState:
         """By producer id, the longest idle first."""
         self.forgotten = 0
         """How many producers were forgotten for the limit."""
+        self.transactions = OpenTransactions()
+        self.events: list[TransactionEvent] | None = None
+        """What ``note`` finds of transactions, for ``follow``; None where nothing follows."""
         self._moment = 0
 
     def judge(self, header: HeaderFields) -> KnownBatch | Rejected | None:
@@ -162,6 +223,8 @@ class ProducerState:
             for batch in batches:
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch
+            if not batches and first > 0:
+                return RESUMES  # only a marker is known of it
             return Rejected(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {producer_id} sent sequence {first} after {entry.last_sequence}",
@@ -178,40 +241,98 @@ class ProducerState:
             )
         return None
 
-    def note(self, header: HeaderFields, first_offset: int, appended_ms: int) -> None:
-        """Remember a batch that was appended at ``first_offset``."""
+    def note(
+        self, header: HeaderFields, first_offset: int, appended_ms: int, batch: Buffer = b""
+    ) -> EndedTransaction | None:
+        """Remember a batch that was appended at ``first_offset``; return what its marker ended.
+
+        ``batch``: its bytes, for which only a control batch is asked.
+        """
         # Not by the properties of a header: a start after a crash notes millions.
-        _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, first, _ = header
-        if attributes & CONTROL_BIT:
-            return
+        _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, first, count = header
+        if attributes & _OF_TRANSACTION:
+            if attributes & CONTROL_BIT:
+                return self._note_control(header, first_offset, appended_ms, batch)
+            plain = _as_known(BatchHeader, header)._replace(attributes=0)
+            self.note(plain, first_offset, appended_ms)
+            if count:
+                self._carry_out(TransactionEvent(first_offset, producer_id, epoch, appended_ms))
+            return None
         last = NO_SEQUENCE if first < 0 else (first + delta) & MAX_INT32
-        batch = _as_known(
+        batch_of = _as_known(
             KnownBatch, (first, last, first_offset, first_offset + delta, appended_ms)
         )
         entries = self.entries
         entry = entries.get(producer_id)
-        if entry is None or entry.epoch != epoch:
-            if entry is None and len(entries) >= self.limit:
-                self.forget_longest_idle()
-            entry = ProducerEntry(producer_id, epoch, [batch], appended_ms, self._moment)
+        if entry is None:
+            self._make_room()
+            entry = ProducerEntry(producer_id, epoch, [batch_of], appended_ms, self._moment)
+            entries[producer_id] = entry
+        elif entry.epoch != epoch:
+            entry = entry.changed(self._moment, epoch, appended_ms)
+            entry.batches.append(batch_of)
             entries[producer_id] = entry
         else:
             batches = entry._batches or entry.batches
             if entry.moment != self._moment:
                 # A thread may be encoding the former one.
-                batches = batches.copy()
-                entry = ProducerEntry(producer_id, epoch, batches, appended_ms, self._moment)
-                entries[producer_id] = entry
-            batches.append(batch)
+                entry = entries[producer_id] = entry.changed(self._moment, epoch, appended_ms)
+                batches = entry.batches
+            batches.append(batch_of)
             entry.last_ms = appended_ms
             if len(batches) > BATCHES_REMEMBERED:
                 del batches[0]
         entries.move_to_end(producer_id)
+        return None
+
+    def _note_control(
+        self, header: HeaderFields, offset: int, appended_ms: int, batch: Buffer
+    ) -> EndedTransaction | None:
+        marker = marker_in(_as_known(BatchHeader, header), batch)
+        if marker is None:
+            return None
+        end = marker.coordinator_epoch, marker.committed
+        return self._carry_out(TransactionEvent(offset, header[9], header[10], appended_ms, *end))
+
+    def _carry_out(self, event: TransactionEvent) -> EndedTransaction | None:
+        """Let a transaction begin or end; one that is open does not begin again."""
+        entry = self.entries.get(event.producer_id)
+        if entry is None:
+            self._make_room()
+            entry = ProducerEntry(event.producer_id, event.epoch, [], event.at_ms)
+        if event.marker_epoch is None:
+            if entry.open_since == NONE:
+                entry = self._changed(entry, entry.epoch, entry.last_ms)
+                entry.open_since = event.offset
+                self.transactions.begin(event.offset)
+                if self.events is not None:
+                    self.events.append(event)
+            return None
+        if self.events is not None:
+            self.events.append(event)
+        entry = self._changed(entry, max(entry.epoch, event.epoch), event.at_ms)
+        self.entries.move_to_end(event.producer_id)
+        entry.coordinator_epoch = event.marker_epoch
+        first, entry.open_since = entry.open_since, NONE
+        if first == NONE:
+            return None
+        stable = self.transactions.end(first, event.offset, event.at_ms)
+        return EndedTransaction(event.producer_id, first, event.offset, stable, event.committed)
+
+    def _changed(self, entry: ProducerEntry, epoch: int, at_ms: int) -> ProducerEntry:
+        entry = entry.changed(self._moment, epoch, at_ms)
+        self.entries[entry.producer_id] = entry
+        return entry
+
+    def _make_room(self) -> None:
+        """Let there be room for one more producer, if need be by forgetting others."""
+        while len(self.entries) >= self.limit and self.forget_longest_idle():
+            pass
 
     def follow(self, later: ProducerState, from_offset: int) -> None:
         """Add the batches of ``later`` from an offset on, as if they were noted here.
 
-        ``later`` was noted separately.
+        ``later`` was noted separately, with its ``events``.
         """
         self.forgotten += later.forgotten
         for producer_id, entry in later.entries.items():
@@ -221,11 +342,16 @@ class ProducerState:
             former = self.entries.pop(producer_id, None)
             if former is not None and former.epoch == entry.epoch:
                 batches = [*former.batches, *batches][-BATCHES_REMEMBERED:]
-            elif former is None and len(self.entries) >= self.limit:
-                self.forget_longest_idle()
-            self.entries[producer_id] = ProducerEntry(
-                producer_id, entry.epoch, batches, entry.last_ms, self._moment
-            )
+            elif former is None:
+                self._make_room()
+            followed = ProducerEntry(producer_id, entry.epoch, batches, entry.last_ms, self._moment)
+            if former is not None:
+                followed.coordinator_epoch = former.coordinator_epoch
+                followed.open_since = former.open_since
+            self.entries[producer_id] = followed
+        for event in later.events or ():
+            if event.offset >= from_offset:
+                self._carry_out(event)
 
     def copy_of(self, producer_ids: set[int]) -> ProducerState:
         """Return a copy with these producers, to judge several batches in sequence."""
@@ -241,23 +367,47 @@ class ProducerState:
         Grows with their number.
         """
         count = 0
-        while self.entries and count < at_most:
-            longest_idle = next(iter(self.entries.values()))
-            if longest_idle.last_ms > before_ms:
+        while count < at_most:
+            longest_idle = self._longest_idle()
+            if longest_idle is None or longest_idle.last_ms > before_ms:
                 break
             self.entries.popitem(last=False)
             count += 1
         return count
 
-    @property
-    def idle_since_ms(self) -> int:
-        """When the longest idle producer sent its last batch; there is one."""
-        return next(iter(self.entries.values())).last_ms
+    def discard(self) -> bool:
+        """Discard one producer of a state that is of use no longer; False when there is none."""
+        if self.entries:
+            self.entries.popitem()
+        return bool(self.entries)
 
-    def forget_longest_idle(self) -> None:
-        """Forget one producer, for a limit; there is one."""
+    @property
+    def idle_since_ms(self) -> int | None:
+        """When the producer that may be forgotten next sent its last batch; None without one."""
+        longest_idle = self._longest_idle()
+        return None if longest_idle is None else longest_idle.last_ms
+
+    def forget_longest_idle(self) -> bool:
+        """Forget one producer, for a limit; False when none may be."""
+        if self._longest_idle() is None:
+            return False
         self.entries.popitem(last=False)
         self.forgotten += 1
+        return True
+
+    def _longest_idle(self) -> ProducerEntry | None:
+        """Return the producer at the head, after those with open transactions went to the end.
+
+        None without another, or when too many were passed over: the next call goes on.
+        """
+        entries = self.entries
+        for _ in range(min(len(entries), MOST_PASSED_OVER)):
+            head = next(iter(entries.values()))
+            if head.open_since == NONE:
+                return head
+            # It is not forgotten before its marker, which lets it begin to be idle.
+            entries.move_to_end(head.producer_id)
+        return None
 
     def copied(self) -> list[ProducerEntry]:
         """Return all entries, in no order: 0.5 ms for 100,000 producers.
@@ -283,45 +433,15 @@ class ProducerState:
             raise DamagedFile("a producer snapshot of a wrong length")
         entries = _decoded(content[_SNAPSHOT_HEAD.size + _COUNT.size :])
         state = cls()
-        if len(entries) > state.limit:
-            state.forgotten = len(entries) - state.limit
-        recent = entries[state.forgotten :]
+        surplus = max(0, len(entries) - state.limit)
+        kept = [entry for entry in entries[:surplus] if entry.open_since != NONE]
+        state.forgotten = surplus - len(kept)
+        recent = kept + entries[surplus:]
         state.entries = OrderedDict((entry.producer_id, entry) for entry in recent)
+        state.transactions = OpenTransactions(
+            entry.open_since for entry in recent if entry.open_since != NONE
+        )
         return state
-
-
-def forgotten_beyond(limit: int, states: Sequence[ProducerState]) -> Work[None]:
-    """Forget the longest idle producers of all states until these have ``limit`` together.
-
-    In turns; grows with the states, and with what is forgotten.
-    """
-    surplus = sum(len(state.entries) for state in states) - limit
-    if surplus <= 0:
-        return
-    heap = [(state.idle_since_ms, place) for place, state in enumerate(states) if state.entries]
-    heapify(heap)
-    for _ in range(surplus):
-        yield None
-        # Meanwhile it may have sent again, or have been forgotten.
-        while heap and not _is_at_head(states[heap[0][1]], heap[0][0]):
-            _next_of(states, heap)
-        if not heap:
-            return
-        states[heap[0][1]].forget_longest_idle()
-        _next_of(states, heap)
-
-
-def _is_at_head(state: ProducerState, idle_since_ms: int) -> bool:
-    return bool(state.entries) and state.idle_since_ms == idle_since_ms
-
-
-def _next_of(states: Sequence[ProducerState], heap: list[tuple[int, int]]) -> None:
-    """Sort the state at the head again, by its present longest idle producer."""
-    place = heap[0][1]
-    if states[place].entries:
-        heapreplace(heap, (states[place].idle_since_ms, place))
-    else:
-        heappop(heap)
 
 
 def encode(entries: Iterable[ProducerEntry]) -> bytes:
@@ -339,16 +459,21 @@ def _decoded(content: bytes) -> list[ProducerEntry]:
     entries: dict[int, ProducerEntry] = {}
     size = _ENTRY.size
     position = 0
-    for producer_id, epoch, appended_ms in _WHOSE.iter_unpack(content):
+    for producer_id, epoch, appended_ms, coordinator_epoch, open_since in _WHOSE.iter_unpack(
+        content
+    ):
         stored = content[position : position + size]
         position += size
         entry = entries.get(producer_id)
         if entry is None:
-            entries[producer_id] = ProducerEntry(producer_id, epoch, None, appended_ms, 0, stored)
+            entry = ProducerEntry(producer_id, epoch, None, appended_ms, 0, stored)
+            entries[producer_id] = entry
         else:
             entry.epoch = epoch
             entry.last_ms = max(entry.last_ms, appended_ms)
             entry._stored += stored
+        if coordinator_epoch != NONE or open_since != NONE or entry.coordinator_epoch != NONE:
+            entry.coordinator_epoch, entry.open_since = coordinator_epoch, open_since
     return sorted(entries.values(), key=attrgetter("last_ms"))
 
 

@@ -17,7 +17,7 @@ from tidelog.runtime.disk import Disk
 from tidelog.storage import names
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.log.checking import CheckedBatches
-from tidelog.storage.log.producers import ProducerEntry, ProducerState, encode
+from tidelog.storage.log.producers import NONE, ProducerEntry, ProducerState, encode
 from tidelog.storage.log.whole_files import write_whole
 from tidelog.storage.segments.resources import Resources
 from tidelog.storage.segments.scan import HEADERS_BYTES, scan
@@ -281,12 +281,15 @@ def load_producers(
     end_offset: int,
     now_ms: int,
     checked: CheckedBatches | None = None,
+    *,
+    high_watermark: int,
 ) -> ProducerState:
     """Return the producers as of ``end_offset``: the newest usable snapshot and what follows it.
 
     Grows with the batches after that snapshot that are not in ``checked``. A batch found in
     the log counts as appended now: its own timestamp may be years old, and must not make its
-    producer expire.
+    producer expire. No snapshot has a transaction that has ended: where its marker may be at or
+    above ``high_watermark``, the batches after an older snapshot are read, too.
     """
     offsets = snapshot_offsets(disk, directory)
     if offsets and offsets[-1] > end_offset:
@@ -294,26 +297,44 @@ def load_producers(
         # Durable at once: what they describe is not in the log. If a power loss brought one back
         # when the log is as long again, a batch would be taken for a duplicate of what is lost.
         disk.sync_directory(directory)
-    state = ProducerState()
+    state, start = _newest_snapshot(disk, directory, segments, offsets, end_offset)
+    if start > high_watermark and any(map(_had_marker, state.entries.values())):
+        older, begin = _newest_snapshot(disk, directory, segments, offsets, high_watermark)
+        _note_from(older, segments, begin, start, now_ms, None)
+        older.transactions.first_unstable(high_watermark)
+        state.transactions.precede(older.transactions.ended)
+    _note_from(state, segments, start, end_offset, now_ms, checked)
+    return state
+
+
+def _had_marker(entry: ProducerEntry) -> bool:
+    return entry.coordinator_epoch != NONE
+
+
+def _newest_snapshot(
+    disk: Disk,
+    directory: str,
+    segments: Sequence[Segment],
+    offsets: Sequence[int],
+    at_most: int,
+) -> tuple[ProducerState, int]:
+    """Return the newest usable snapshot up to an offset, and its offset: without one, that where
+    the log begins."""
     start = segments[0].base_offset
     for offset in reversed(offsets):
         path = snapshot_path(directory, offset)
-        if offset > end_offset:
+        if offset > at_most:
             continue
         if offset < start:
             break
         try:
-            state = ProducerState.decode(disk.read(path))
+            return ProducerState.decode(disk.read(path)), offset
         except DamagedFile:
             # If it comes back, it is as damaged as it is now.
             disk.remove(path)
-            continue
         except FileNotFoundError:
-            continue  # a sync has thinned them out
-        start = offset
-        break
-    _note_from(state, segments, start, end_offset, now_ms, checked)
-    return state
+            pass  # a sync has thinned them out
+    return ProducerState(), start
 
 
 def _note_from(
@@ -334,12 +355,13 @@ def _note_from(
             continue
         located = segment.locate(start) if start > segment.base_offset else None
         position = 0 if located is None else located[0]
-        for _, header in scan(
+        for place, header in scan(
             segment.open_log(), position, limit, check=False, chunk_bytes=HEADERS_BYTES
         ):
             if header.base_offset >= end_offset:
                 return
             if header.base_offset >= start and header.producer_id >= 0:
-                state.note(header, header.base_offset, now_ms)
+                batch = segment.read_bytes(place, header.size) if header.control else b""
+                state.note(header, header.base_offset, now_ms, batch)
     if checked is not None:
         state.follow(checked.producers, start)

@@ -1,0 +1,27 @@
+"""The last stable offset of a log, and what follows when a transaction in it has ended (KIP-98).
+
+Owns both. Not the rule of the offset: see `transactions`. Not what is open: see `producers`.
+"""
+
+from __future__ import annotations
+
+from tidelog.storage.log.state import LogState
+from tidelog.storage.log.transactions import EndedTransaction, last_stable
+
+
+def last_stable_offset(log: LogState) -> int:
+    """Return the offset below which every transaction is decided, and its marker committed.
+
+    Between the log's start and its high watermark; the same time however many are open.
+    """
+    return last_stable(
+        log.producers.transactions,
+        log_start=log.start_offset,
+        high_watermark=log.high_watermark,
+    )
+
+
+def transaction_ended(log: LogState, _ended: EndedTransaction) -> None:
+    """Account for a marker that was appended."""
+    # What ended before and is committed is forgotten, whether or not a reader asks.
+    last_stable_offset(log)
