@@ -166,8 +166,8 @@ MUTANTS = (
     Mutant(
         "compaction rewrites what is not synced",
         "src/tidelog/storage/compaction/plan.py::cleanable",
-        "    bound = min(log.high_watermark, log.synced_end_offset)\n",
-        "    bound = log.high_watermark\n",
+        "    bound = min(last_stable_offset(log), log.synced_end_offset)\n",
+        "    bound = last_stable_offset(log)\n",
         "tests/unit/storage/test_compaction.py",
     ),
     Mutant(
