@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +20,14 @@ from tests.support.drawn_seed import drawn_seed
 from tests.support.drawn_transactions import drawn_transaction
 from tests.support.java import ToolRunner
 from tests.support.kafka import KafkaNode
-from tests.support.storage_logs import NOW_MS, new_log
+from tests.support.storage_logs import NOW_MS, PARTITION, new_log, reopen
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.control_records import EndMarker, marker_batch, marker_in
 from tidelog.records.reader import read_all
+from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
+from tidelog.storage.log.stable import last_stable_offset
 from tidelog.transactions.records import TransactionRecord, decode, encode
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.state import TransactionState
@@ -99,6 +102,38 @@ def write(made: StockProducer, topic: str) -> None:
     made.begin_transaction()
     made.produce(topic, b"value")
     made.flush(60)
+
+
+def test_our_log_reads_what_kafkas_log_has_open(tmp_path: Path) -> None:
+    with KafkaNode(tmp_path / "kafka", {"num.partitions": 1}) as node:
+        ends = producer_of(node.bootstrap, "ends")
+        for end in (ends.commit_transaction, ends.abort_transaction):
+            write(ends, PARTITION.topic)
+            end(60)
+        stays_open = producer_of(node.bootstrap, "open")
+        write(stays_open, PARTITION.topic)
+        write_plainly(node.bootstrap, PARTITION.topic)
+        folder = node.log_folder() / str(PARTITION)
+    snapshots = sorted(folder.glob("*.snapshot"))
+    # Two records with their markers, then the open one, then a plain record.
+    for number, with_snapshot in enumerate((True, False)):
+        ours = tmp_path / f"ours-{number}"
+        new_log(ours).close()
+        shutil.rmtree(ours / str(PARTITION))
+        shutil.copytree(folder, ours / str(PARTITION))
+        if not with_snapshot:
+            for snapshot in snapshots:
+                (ours / str(PARTITION) / snapshot.name).unlink()
+        log = reopen(ours, ending=Ending(0, 6, 0))
+        assert (log.damaged, log.end_offset) == (None, 6)
+        assert last_stable_offset(log) == 4
+        assert sorted(each.open_since for each in log.producers.entries.values())[-2:] == [-1, 4]
+
+
+def write_plainly(bootstrap: str, topic: str) -> None:
+    plain = StockProducer({"bootstrap.servers": bootstrap})
+    plain.produce(topic, b"value")
+    assert plain.flush(60) == 0
 
 
 def files_of(node: KafkaNode, topic: str) -> Iterator[bytes]:

@@ -29,6 +29,8 @@ from tests.simulation.scenarios.log_steps import PATH
 from tests.support.compacting import few
 from tests.support.pieces import beside_others
 from tests.support.storage_logs import removed_now
+from tests.support.transactional_logs import end as own_marker
+from tests.support.transactional_logs import send, stable_by_batches
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.work import Work, finish
 from tidelog.records.batch import Rejected
@@ -39,6 +41,7 @@ from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import applying
 from tidelog.storage.directory.log_directory import LastStop
 from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.stable import last_stable_offset
 from tidelog.storage.segments.index_files import open_indexes
 
 
@@ -52,6 +55,8 @@ class Case:
     configs: TopicConfigs = SMALL
     may_vanish: bool = False
     is_nameless: bool = False
+    has_markers: bool = False
+    """Whether some offsets have control records."""
     adopts: bool = False
     """Whether it ends with an identity that is durable, because that was answered."""
     """The replica is older than topic ids."""
@@ -98,6 +103,34 @@ def _append_and_roll(node: Node, log: PartitionLog) -> None:
     for number in range(RECORDS, RECORDS + 6):
         node.append(log, number)
     log.sync()
+
+
+def _transact(node: Node, log: PartitionLog) -> None:
+    """Transactions that are open, or end, across rolls, syncs, a cut and retention of the start."""
+    end = log.end_offset
+    for sequence in range(4):
+        send(log, 8, sequence)
+        send(log, 9, sequence)
+        own_marker(log, 9, committed=sequence % 2 == 0)
+        node.append(log, RECORDS + sequence)
+        if sequence == 1:
+            log.sync()
+            log.raise_watermark(end + 5)
+        elif sequence == 2:
+            own_marker(log, 8)
+            log.roll(node.clock.now_ms)
+    finish(log.truncation(log.end_offset - 2, node.clock.now_ms))
+    own_marker(log, 9)
+    log.raise_watermark(log.end_offset - 1)
+    log.sync()
+    _checkpointed(node)
+
+
+def _checkpointed(node: Node) -> None:
+    checkpoint = finish(node.directory.checkpoint())
+    if checkpoint is not None:
+        checkpoint.run()
+        node.directory.checkpointed(checkpoint)
 
 
 def _delete(node: Node, _log: PartitionLog) -> None:
@@ -250,6 +283,12 @@ CASES = [
         lambda offset: offset >= RECORDS - KEYS,
         COMPACTED,
     ),
+    Case("transactions", _transact, has_markers=True),
+    Case(
+        "transactions, then a clean stop",
+        lambda node, log: _transact(node, log) or (node.directory.close() and None),
+        has_markers=True,
+    ),
     Case("clean stop", lambda node, log: node.directory.close() and None),
     Case(
         "deletion of the partition",
@@ -321,7 +360,8 @@ def _check(node: Node, case: Case, where: str) -> None:
     found = node.read(log)
     for offset in filter(case.safe, range(RECORDS)):
         assert found.get(offset) == b"v%d" % offset, f"{where}: {offset} is {found.get(offset)!r}"
-    if not case.configs.compacted:
+    assert last_stable_offset(log) == stable_by_batches(log), where
+    if not (case.configs.compacted or case.has_markers):
         assert sorted(found) == list(range(log.start_offset, log.end_offset)), where
     # It goes on: offsets are not given out again below what was safe, producers are known.
     before = log.end_offset

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.support.storage_logs import NOW_MS, batch
-from tidelog.records.batch import TRANSACTIONAL_BIT, read_header, seal_batch
+from tidelog.records.batch import TRANSACTIONAL_BIT, Rejected, read_header, seal_batch, walk
 from tidelog.records.builder import Producer
-from tidelog.records.control_records import EndMarker, marker_batch
+from tidelog.records.control_records import EndMarker, marker_batch, marker_in
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
 
@@ -54,3 +54,23 @@ def end(
         log,
         marker(producer_id, epoch, committed=committed, coordinator_epoch=coordinator_epoch),
     )
+
+
+def stable_by_batches(log: PartitionLog) -> int:
+    """The last stable offset as all batches of a log say that has lost none."""
+    since: dict[int, int] = {}
+    unstable = []
+    position = log.start_offset
+    while position < log.end_offset:
+        data = log.read(position, 1 << 20)
+        assert not isinstance(data, Rejected), data
+        for at, header in walk(data):
+            position = header.next_offset
+            found = marker_in(header, data[at : at + header.size])
+            if found is not None and header.producer_id in since:
+                first = since.pop(header.producer_id)
+                if header.base_offset >= log.high_watermark:
+                    unstable.append(first)
+            elif header.transactional and not header.control:
+                since.setdefault(header.producer_id, header.base_offset)
+    return min([log.high_watermark, *unstable, *since.values()])

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.java import ToolRunner
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
+from tests.support.transactional_logs import end, send
 from tidelog.model.configs.topic import TimestampType, TopicConfigs
 from tidelog.model.work import finish
 from tidelog.records.builder import NewRecord, Producer, build_batch
@@ -152,6 +153,33 @@ def test_a_compacted_log(tools: ToolRunner, tmp_path: Path) -> None:
     kept = len(records_of(log))
     log.close()
     assert check_all(tools, log, gaps=True).count("| offset:") == kept
+
+
+def test_a_log_with_transactions(tools: ToolRunner, tmp_path: Path) -> None:
+    log = new_log(tmp_path, SMALL)
+    fill(log, 20)
+    for sequence in range(3):
+        send(log, 7, sequence)
+    end(log, 7, committed=False, coordinator_epoch=12)
+    opened = send(log, 8, 0, epoch=2)
+    end(log, 9, epoch=4, coordinator_epoch=13)
+    send(log, 8, 1, epoch=2)
+    log.close()
+    out = check_all(tools, log)
+    assert "endTxnMarker: ABORT coordinatorEpoch: 12" in out
+    found = {
+        (int(producer), int(epoch)): (int(coordinator), first)
+        for producer, epoch, coordinator, first in re.findall(
+            r"producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: (-?\d+) "
+            r"currentTxnFirstOffset: (\S+)",
+            out,
+        )
+    }
+    none = found[41, 3][1]
+    assert found[7, 0] == (12, none)
+    assert found[9, 4] == (13, none)
+    coordinator, first = found[8, 2]
+    assert (coordinator, re.sub(r"\D", "", first)) == (-1, str(opened)), found
 
 
 def test_a_wrong_index_is_complained_about(tools: ToolRunner, tmp_path: Path) -> None:
