@@ -20,6 +20,8 @@ from tests.simulation.kernel import Crash, DiskOperation, Plan, ProcessKilled
 from tests.simulation.kernel.faults import Fail
 from tests.simulation.log_node import P
 from tests.simulation.two_disks import TwoDisks, drive
+from tests.support.transactional_logs import end as own_marker
+from tests.support.transactional_logs import send
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.work import finish
 from tidelog.records.batch import Rejected
@@ -251,6 +253,9 @@ def test_a_move_keeps_all_that_a_log_knows() -> None:
     node = life.node
     node.log.begin_epoch(5)
     node.append(RECORDS)
+    opened = send(node.log, 8, 0)
+    own_marker(node.log, 9, coordinator_epoch=6)
+    node.append(RECORDS + 1)
     node.log.advance_start(3)
     node.log.watermark_note.write(node.log.high_watermark)
     former, origin = node.log, node.directory
@@ -269,6 +274,8 @@ def test_a_move_keeps_all_that_a_log_knows() -> None:
     node.start()
     assert node.log.epochs.all_from(0) == epochs and node.log.start_offset == 3
     assert node.log.producers.entries[7].last_sequence == last
+    assert node.log.producers.entries[8].open_since == opened
+    assert node.log.producers.entries[9].coordinator_epoch == 6
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
