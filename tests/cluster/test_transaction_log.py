@@ -25,6 +25,7 @@ from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.control_records import EndMarker, marker_batch, marker_in
 from tidelog.records.reader import read_all
+from tidelog.storage.log.aborted import decode_aborted
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
 from tidelog.storage.log.stable import last_stable_offset
@@ -114,6 +115,8 @@ def test_our_log_reads_what_kafkas_log_has_open(tmp_path: Path) -> None:
         write(stays_open, PARTITION.topic)
         write_plainly(node.bootstrap, PARTITION.topic)
         folder = node.log_folder() / str(PARTITION)
+    (aborted,) = decode_aborted((folder / f"{0:020}.txnindex").read_bytes(), 0, 6)
+    assert aborted[1:] == (2, 3, 4), aborted
     snapshots = sorted(folder.glob("*.snapshot"))
     # Two records with their markers, then the open one, then a plain record.
     for number, with_snapshot in enumerate((True, False)):

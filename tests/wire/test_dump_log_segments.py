@@ -22,6 +22,7 @@ from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import applying
+from tidelog.storage.log.aborted import AbortedTransaction, encode_aborted
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
@@ -180,6 +181,16 @@ def test_a_log_with_transactions(tools: ToolRunner, tmp_path: Path) -> None:
     assert found[9, 4] == (13, none)
     coordinator, first = found[8, 2]
     assert (coordinator, re.sub(r"\D", "", first)) == (-1, str(opened)), found
+
+
+def test_aborted_transactions_of_a_segment(tools: ToolRunner, tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020}.txnindex"
+    path.write_bytes(
+        encode_aborted([AbortedTransaction(7, 10, 20, 15), AbortedTransaction(8, 15, 30, 31)])
+    )
+    said = tools.run("kafka-dump-log", "--files", str(path)).check().out
+    found = [tuple(map(int, re.findall(r": (-?\d+)", line))) for line in said.splitlines()]
+    assert [numbers for numbers in found if numbers] == [(0, 7, 10, 20, 15), (0, 8, 15, 30, 31)]
 
 
 def test_a_wrong_index_is_complained_about(tools: ToolRunner, tmp_path: Path) -> None:

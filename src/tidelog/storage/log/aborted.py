@@ -1,0 +1,95 @@
+"""The aborted transactions of one segment: their order, their look-up, their file's content.
+
+Owns the content of a ``.txnindex``, which is Kafka's: 34 bytes for each transaction whose marker is
+in the segment, by the markers. Pure. Not what is open: see `transactions`. No log writes the files
+yet: there are no transactions of clients.
+
+An entry has the last stable offset after its marker, as ``OpenTransactions.end`` returns it. A
+look-up ends at the first entry whose stable offset is at or above the limit of the read: whatever
+ends after it began at or above that, too.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from tidelog.storage.checkpoints import DamagedFile
+from tidelog.storage.log.transactions import EndedTransaction
+
+VERSION = 0
+_ENTRY = struct.Struct(">hqqqq")
+ENTRY_BYTES = _ENTRY.size
+
+
+class AbortedTransaction(NamedTuple):
+    """``last_offset`` is that of its marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class AbortedBelow(NamedTuple):
+    """What was found in one segment; if ``is_complete``, no later segment has any of the range."""
+
+    transactions: list[AbortedTransaction]
+    is_complete: bool
+
+
+def aborted(ended: EndedTransaction) -> AbortedTransaction | None:
+    """Return the entry of a transaction that has ended; None for one that was committed."""
+    if ended.committed:
+        return None
+    return AbortedTransaction(
+        ended.producer_id, ended.first_offset, ended.marker, ended.last_stable_offset
+    )
+
+
+def aborted_in(transactions: Sequence[AbortedTransaction], offset: int, limit: int) -> AbortedBelow:
+    """Return those with records or a marker from ``offset`` up to (not including) ``limit``.
+
+    ``transactions``: of one segment, by their markers. Grows with the result, and with those that
+    end after the limit while one is open that began below it.
+    """
+    overlapping = []
+    first = bisect_left(transactions, offset, key=attrgetter("last_offset"))
+    for place in range(first, len(transactions)):
+        transaction = transactions[place]
+        if transaction.first_offset < limit:
+            overlapping.append(transaction)
+        if transaction.last_stable_offset >= limit:
+            return AbortedBelow(overlapping, is_complete=True)
+    return AbortedBelow(overlapping, is_complete=False)
+
+
+def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """Return the content of a segment's file."""
+    return b"".join([_ENTRY.pack(VERSION, *transaction) for transaction in transactions])
+
+
+def decode_aborted(content: bytes, base_offset: int, next_offset: int) -> list[AbortedTransaction]:
+    """Return the entries of a segment from ``base_offset`` up to (not including) ``next_offset``.
+
+    DamagedFile for a part of an entry, a version that is not known, and entries that cannot be
+    true. Not for one that is missing: only the batches show that.
+    """
+    if len(content) % ENTRY_BYTES:
+        raise DamagedFile("it has a part of an entry")
+    entries: list[AbortedTransaction] = []
+    least = base_offset
+    for version, *fields in _ENTRY.iter_unpack(content):
+        entry = AbortedTransaction(*fields)
+        if version != VERSION:
+            raise DamagedFile(f"it has an entry of version {version}")
+        is_ordered = least <= entry.last_offset < next_offset
+        is_true = 0 <= entry.first_offset < entry.last_offset and entry.producer_id >= 0
+        if not (is_ordered and is_true and entry.last_stable_offset <= entry.last_offset + 1):
+            raise DamagedFile(f"it has an entry that cannot be true: {tuple(entry)}")
+        least = entry.last_offset + 1
+        entries.append(entry)
+    return entries
