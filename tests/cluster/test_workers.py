@@ -318,3 +318,40 @@ def test_a_machine_of_two_is_killed_and_the_other_one_has_every_partition(tmp_pa
             "consume", *server, "--topic", "t", "--from-beginning", "--max-messages", "3",
         )  # fmt: skip
         assert sorted(read.stdout.split()) == ["a", "b", "c"], read
+
+
+def test_a_machine_of_two_freezes_and_its_brokers_are_suspected_together(tmp_path: Path) -> None:
+    # Death comes too late for this test: only the suspicion moves leaderships.
+    configs = ("min.insync.replicas=1", "broker.session.timeout.ms=300000")
+    words = [word for each in configs for word in ("--config", each)]
+    arguments = ("--brokers", "2", "--workers", "2", "--config", "broker.silence.suspect.ms=2000")
+    with Up(tmp_path / "cluster", *arguments, *words) as up:
+        up.until_said("ready")
+        server = ("--bootstrap-server", up.cluster()["bootstrap"])
+        create = ("topics", *server, "--create", "--topic", "t", "--partitions", "12")
+        assert run_tidelog(*create).returncode == 0
+        frozen = [each["pid"] for each in up.cluster()["brokers"] if each["id"] % 2 == 0]
+        log = tmp_path / "cluster" / "node-1.log"
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(
+                lambda: log.read_text().count("is suspected: it was silent for 2000 ms") == 2,
+                DEADLINE_S,
+                "both brokers of the machine are suspected",
+            )
+            alone = ("--bootstrap-server", f"127.0.0.1:{up.cluster()['brokers'][0]['port']}")
+            sent = run_tidelog("produce", *alone, "--topic", "t", stdin="a\nb\nc\n")
+            assert sent.returncode == 0, sent.stderr
+            described = run_tidelog("topics", *alone, "--describe", "--topic", "t", "--json")
+            (topic,) = json.loads(described.stdout)
+            assert {each["leader"] % 2 for each in topic["partitions"]} == {1}
+        finally:
+            for pid in frozen:
+                os.kill(pid, signal.SIGCONT)
+        said = [line for line in log.read_text().splitlines() if "is suspected" in line]
+        assert [re.search(r"broker=(\d)", line)[1] for line in said] == ["2", "4"], said
+        read = run_tidelog(
+            "consume", *server, "--topic", "t", "--from-beginning", "--max-messages", "3",
+        )  # fmt: skip
+        assert sorted(read.stdout.split()) == ["a", "b", "c"], read

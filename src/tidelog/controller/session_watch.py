@@ -206,10 +206,10 @@ class SessionWatch:
         lost = self.sessions.without_connection(now) - self._controller.cluster.suspected
         if lost:
             await self._replace(lost, "the connection of its session is closed")
-        if self.sessions.silent(now):
+        if self.sessions.silent(now, self._racks()):
             # Silence is read again after that: an unread heartbeat is none.
             await self._listen()
-            silent = self.sessions.silent(self._now_ms())
+            silent = self.sessions.silent(self._now_ms(), self._racks())
             self.sessions.suspect(silent)
             if silent:
                 patience = self.sessions.patience
@@ -218,6 +218,10 @@ class SessionWatch:
             await self._listen()
             if self.sessions.to_expire(self._now_ms()):
                 await self._expire()
+
+    def _racks(self) -> dict[int, str | None]:
+        """Return the ``broker.rack`` of each registered broker."""
+        return {broker: node.rack for broker, node in self._controller.cluster.brokers.items()}
 
     def _waits_for_store(self, now_ms: int) -> bool:
         """Return whether the store does not answer: nothing could be decided then."""

@@ -78,11 +78,11 @@ def test_a_session_that_opens_again_is_alive() -> None:
 
 def test_one_silent_broker_is_suspected_until_its_heartbeat_comes() -> None:
     sessions = received(b1=0, b2=1800, b3=1700)
-    assert sessions.silent(1999) == set()
-    assert sessions.silent(2000) == {1}
+    assert sessions.silent(1999, {}) == set()
+    assert sessions.silent(2000, {}) == {1}
     sessions.suspect({1})
     assert sessions.in_condition(Condition.SUSPECTED, 2000) == {1}
-    assert sessions.silent(2001) == set()
+    assert sessions.silent(2001, {}) == set()
     sessions.received(1, 2500)
     assert sessions.in_condition(Condition.ALIVE, 2500) == {1, 2, 3}
 
@@ -91,11 +91,11 @@ def test_a_broker_without_the_response_to_its_registration_is_not_suspected_for_
     """It sends no heartbeat before that, however long a store takes."""
     sessions = received(b2=4500, b3=4600)
     sessions.received(1, 1000, is_answered=False)
-    assert sessions.silent(5000) == sessions.in_doubt(5000) == set()
+    assert sessions.silent(5000, {}) == sessions.in_doubt(5000) == set()
     sessions.received(1, 5000)
     for broker, now in itertools.product((2, 3), (5400, 6300)):
         sessions.received(broker, now)
-    assert (sessions.silent(6999), sessions.silent(7000)) == (set(), {1})
+    assert (sessions.silent(6999, {}), sessions.silent(7000, {})) == (set(), {1})
     sessions.received(1, 7000, is_answered=False)
     assert sessions.in_condition(Condition.DEAD, 13_000) == {1, 2, 3}
 
@@ -103,10 +103,65 @@ def test_a_broker_without_the_response_to_its_registration_is_not_suspected_for_
 @pytest.mark.parametrize("other_ms", [0, 400, 900, 1000])
 def test_no_broker_is_suspected_while_another_is_in_doubt(other_ms: int) -> None:
     sessions = received(b1=0, b2=other_ms, b3=1900)
-    assert sessions.silent(2000) == set()
+    assert sessions.silent(2000, {}) == set()
     # Nor when both are silent for long: then death judges them, together.
     sessions.received(3, 5000)
-    assert sessions.silent(5999) == set()
+    assert sessions.silent(5999, {}) == set()
+
+
+RACKS = {1: "a/m", 2: "a/m", 3: "a/n", 4: None, 5: None}
+
+
+def test_the_silent_brokers_of_one_rack_are_suspected_together() -> None:
+    """A frozen machine: they are one silence, once the last of them is silent for long enough."""
+    sessions = received(b1=0, b2=400, b3=1900)
+    assert sessions.silent(2399, RACKS) == set()
+    assert sessions.silent(2400, RACKS) == {1, 2}
+    assert sessions.silent(2400, {1: "a/m", 2: "a/n", 3: "a/o"}) == set()
+    sessions.suspect({1, 2})
+    assert sessions.in_condition(Condition.SUSPECTED, 2400) == {1, 2}
+
+
+@pytest.mark.parametrize("silent", [(1, 3), (4, 5), (1, 2, 3), (1, 2, 4)])
+def test_brokers_of_several_racks_or_of_none_are_not_one_silence(silent: tuple[int, ...]) -> None:
+    sessions = received(b1=5000, b2=5000, b3=5000, b4=5000, b5=5000)
+    for broker in silent:
+        sessions.by_broker[broker] = BrokerSession(0)
+    assert sessions.in_doubt(5900) == set(silent)
+    assert sessions.silent(5900, RACKS) == set()
+
+
+@pytest.mark.parametrize("other", ["none", "suspected", "presumed", "closed", "of the rack"])
+def test_the_silence_of_a_rack_is_its_own_only_if_another_rack_is_heard(other: str) -> None:
+    """Otherwise it may be the controller that receives nothing."""
+    racks: dict[int, str | None] = {1: "a", 2: "a", 3: "b"}
+    sessions = received(b1=0, b2=0)
+    if other == "presumed":
+        sessions.presume(3, 1900)
+    elif other != "none":
+        sessions.received(3, 1900)
+    if other == "suspected":
+        sessions.suspect({3})
+    elif other == "closed":
+        sessions.closed(3, 1900)
+    elif other == "of the rack":
+        racks[3] = "a"
+    assert sessions.silent(2000, racks) == set()
+    sessions.received(3, 1900)
+    racks[3] = "b"
+    assert sessions.silent(2000, racks) == {1, 2}
+
+
+def test_a_heartbeat_of_one_broker_of_the_rack_gives_the_others_time() -> None:
+    sessions = received(b1=0, b2=0, b3=1900)
+    sessions.received(2, 1950)
+    assert sessions.silent(2800, RACKS) == set()
+    sessions.received(3, 2800)
+    # Broker 2 is in doubt again from 2950 on: both must be silent for long enough.
+    assert sessions.silent(2950, RACKS) == set()
+    sessions.received(3, 3700)
+    assert sessions.silent(3949, RACKS) == set()
+    assert sessions.silent(3950, RACKS) == {1, 2}
 
 
 def test_a_silence_with_one_cause_suspects_no_broker_when_it_ends() -> None:
@@ -114,26 +169,26 @@ def test_a_silence_with_one_cause_suspects_no_broker_when_it_ends() -> None:
     for order in itertools.permutations((1, 2, 3)):
         sessions = received(b1=0, b2=150, b3=400)
         for now in range(400, 3000, 10):
-            assert sessions.silent(now) == set()
+            assert sessions.silent(now, {}) == set()
         for broker, now in zip(order, (3000, 3400, 3900), strict=True):
             sessions.received(broker, now)
-            assert sessions.silent(now) == sessions.silent(now + 390) == set()
+            assert sessions.silent(now, {}) == sessions.silent(now + 390, {}) == set()
 
 
 def test_a_broker_silent_after_a_doubt_is_suspected_half_a_silence_later() -> None:
     sessions = received(b1=0, b2=500)
     sessions.received(2, 1600)
     # It was in doubt as well: what they shared may end for broker 1 a moment later.
-    assert [sessions.silent(ms) for ms in (2000, 2599)] == [set(), set()]
-    assert sessions.silent(2600) == set(), "broker 2 is in doubt again"
+    assert [sessions.silent(ms, {}) for ms in (2000, 2599)] == [set(), set()]
+    assert sessions.silent(2600, {}) == set(), "broker 2 is in doubt again"
     sessions.received(2, 2300)
-    assert sessions.silent(2600) == {1}
+    assert sessions.silent(2600, {}) == {1}
 
 
 @pytest.mark.parametrize("ends", ["heartbeat", "closed", "suspected", "dead"])
 def test_a_doubt_holds_back_as_long_as_it_lasts(ends: str) -> None:
     sessions = received(b1=3000, b2=0)
-    assert sessions.silent(4500) == set()
+    assert sessions.silent(4500, {}) == set()
     if ends == "heartbeat":
         sessions.received(2, 4600)
         sessions.received(2, 5000)  # in doubt again at 6000
@@ -142,25 +197,25 @@ def test_a_doubt_holds_back_as_long_as_it_lasts(ends: str) -> None:
     elif ends == "suspected":
         sessions.suspect({2})
     # What ended by itself was shared, maybe: half of a silence for those that shared it.
-    assert sessions.silent(5599) == ({1} if ends == "suspected" else set())
-    assert sessions.silent(5600) == ({1} if ends != "dead" else set())
-    assert sessions.silent(5999) == ({1} if ends != "dead" else set())
-    assert sessions.silent(6000) == ({1} if ends != "heartbeat" else set())
+    assert sessions.silent(5599, {}) == ({1} if ends == "suspected" else set())
+    assert sessions.silent(5600, {}) == ({1} if ends != "dead" else set())
+    assert sessions.silent(5999, {}) == ({1} if ends != "dead" else set())
+    assert sessions.silent(6000, {}) == ({1} if ends != "heartbeat" else set())
 
 
 def test_a_presumed_broker_is_neither_suspected_nor_in_doubt() -> None:
     sessions = received(b1=0)
     sessions.presume(2, 0)
-    assert sessions.silent(2000) == {1}
+    assert sessions.silent(2000, {}) == {1}
     sessions.received(1, 2000)
-    assert sessions.silent(5900) == {1}
+    assert sessions.silent(5900, {}) == {1}
     assert sessions.in_condition(Condition.DEAD, 6000) == {2}
 
 
 def test_without_room_below_the_session_a_silence_suspects_no_broker() -> None:
     sessions = Sessions(Patience(200, 600, 600))
     sessions.received(1, 0)
-    assert sessions.silent(599) == sessions.silent(600) == set()
+    assert sessions.silent(599, {}) == sessions.silent(600, {}) == set()
     assert sessions.by_broker[1].next_change_ms(0, sessions.patience) == 600
 
 
@@ -174,11 +229,11 @@ def test_a_loop_that_stood_still_starts_all_clocks_again() -> None:
     # While it stood still no heartbeat reached it, and no connection.
     assert sessions.without_connection(3699) == set()
     assert sessions.without_connection(3700) == {3}
-    assert sessions.silent(5499) == set()
+    assert sessions.silent(5499, {}) == set()
     for now in (4400, 5300):
         sessions.received(2, now)
-    assert sessions.silent(5499) == set()
-    assert sessions.silent(5500) == {1}
+    assert sessions.silent(5499, {}) == set()
+    assert sessions.silent(5500, {}) == {1}
     # Time that the loop stood still does not count for a session.
     assert sessions.in_condition(Condition.DEAD, 8999) == set()
     assert sessions.in_condition(Condition.DEAD, 9000) == {1}

@@ -9,6 +9,7 @@ times out.
 | registered, heartbeat | alive |
 | its connection closed, and ``grace_ms`` passed without another | suspected |
 | silent for ``silence_ms`` on an open connection, no other broker in doubt | suspected |
+| so are all brokers in doubt, they share a rack, and one of another rack is heard | suspected |
 | silent for half of ``silence_ms`` on an open connection, not suspected | in doubt |
 | known from an earlier controller, not registered here yet | alive, and not in doubt |
 | registered, without a response yet | the same |
@@ -17,14 +18,14 @@ times out.
 | the controller's own loop was blocked | every suspicion counts from that moment |
 | the store did not answer, and does again | the same; without a connection: ``seek_ms`` later |
 
-Doubts are for silences with one cause (decisions 0010, 0033): a controller that received nothing
-for a while would suspect, or expire, the brokers one after another, and each would leave the ISR in
-favour of the next one, until one is left.
+Doubts are for silences with one cause (decisions 0010, 0033, 0121): a controller that received
+nothing for a while would suspect, or expire, the brokers one after another, and each would leave
+the ISR in favour of the next one, until one is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -203,21 +204,25 @@ class Sessions:
             if session.is_in_doubt(now_ms, self.patience)
         }
 
-    def silent(self, now_ms: int) -> set[int]:
-        """Return the broker to suspect now for its silence: one at most, or none.
+    def silent(self, now_ms: int, racks: Mapping[int, str | None]) -> set[int]:
+        """Return the brokers to suspect now for their silence: one, all silent ones of one rack, or
+        none.
 
-        While another broker is in doubt the controller itself may be the cause. When a doubt has
-        ended, other brokers that were in doubt have half of ``silence_ms`` for a sign of life.
+        While a broker elsewhere is in doubt the controller itself may be the cause. When a doubt
+        has ended, other brokers that were in doubt have half of ``silence_ms`` for a sign of life.
+        ``racks`` has the ``broker.rack`` of each broker, which may name a machine.
         """
         silence_ms = self.patience.silence_ms
         if silence_ms >= self.patience.timeout_ms:
             return set()
         doubted = self.in_doubt(now_ms)
-        if len(doubted) != 1:
+        if len(doubted) != 1 and not self._is_of_one_rack(doubted, now_ms, racks):
             return set()
         if self.settled_ms is not None and now_ms - self.settled_ms < silence_ms // 2:
             return set()
-        return {x for x in doubted if self.by_broker[x].silent_ms(now_ms) >= silence_ms}
+        # Together: one after another would leave an ISR in favour of the next.
+        is_over = all(self.by_broker[x].silent_ms(now_ms) >= silence_ms for x in doubted)
+        return doubted if is_over else set()
 
     def suspect(self, brokers: Collection[int]) -> None:
         """Mark brokers as suspected until their next sign of life; they hold back no suspicion."""
@@ -234,6 +239,22 @@ class Sessions:
             if broker not in dead
         )
         return set() if in_doubt else dead
+
+    def _is_of_one_rack(
+        self, doubted: Set[int], now_ms: int, racks: Mapping[int, str | None]
+    ) -> bool:
+        """Return whether all these brokers share a rack, and one of another rack is heard."""
+        if len({racks.get(broker) for broker in doubted}) != 1:
+            return False
+        (shared,) = {racks.get(broker) for broker in doubted}
+        return shared is not None and any(
+            session.closed_ms is None
+            and not session.presumed
+            and not session.suspected
+            and racks.get(broker) != shared
+            and session.condition(now_ms, self.patience) is Condition.ALIVE
+            for broker, session in self.by_broker.items()
+        )
 
     def _settle(self, broker: int, now_ms: int) -> None:
         session = self.by_broker.get(broker)
