@@ -234,6 +234,20 @@ MUTANTS = (
         "tests/unit/controller/test_sessions.py",
     ),
     Mutant(
+        "the silent brokers of a rack are suspected while no other rack responds",
+        "src/tidelog/controller/decisions/sessions.py::Sessions._is_of_one_rack",
+        "            and racks.get(broker) != shared\n",
+        "",
+        "tests/unit/controller/test_sessions.py",
+    ),
+    Mutant(
+        "of the silent brokers of a rack one is suspected before the other",
+        "src/tidelog/controller/decisions/sessions.py::Sessions.silent",
+        "is_over = all(",
+        "is_over = any(",
+        "tests/unit/controller/test_sessions.py",
+    ),
+    Mutant(
         "a topic being deleted is not stopped over a higher leader epoch",
         f"{DECISIONS}/stops.py",
         "DELETED_EPOCH = -2\n",

@@ -132,7 +132,7 @@ def test_brokers_of_several_racks_or_of_none_are_not_one_silence(silent: tuple[i
 
 
 @pytest.mark.parametrize("other", ["none", "suspected", "presumed", "closed", "of the rack"])
-def test_the_silence_of_a_rack_is_its_own_only_if_another_rack_is_heard(other: str) -> None:
+def test_the_silence_of_a_rack_is_its_own_only_beside_heartbeats_of_another(other: str) -> None:
     """Otherwise it may be the controller that receives nothing."""
     racks: dict[int, str | None] = {1: "a", 2: "a", 3: "b"}
     sessions = received(b1=0, b2=0)

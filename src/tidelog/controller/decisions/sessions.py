@@ -9,7 +9,7 @@ times out.
 | registered, heartbeat | alive |
 | its connection closed, and ``grace_ms`` passed without another | suspected |
 | silent for ``silence_ms`` on an open connection, no other broker in doubt | suspected |
-| so are all brokers in doubt, they share a rack, and one of another rack is heard | suspected |
+| so are all brokers in doubt, they share a rack, and heartbeats of another arrive | suspected |
 | silent for half of ``silence_ms`` on an open connection, not suspected | in doubt |
 | known from an earlier controller, not registered here yet | alive, and not in doubt |
 | registered, without a response yet | the same |
@@ -243,7 +243,7 @@ class Sessions:
     def _is_of_one_rack(
         self, doubted: Set[int], now_ms: int, racks: Mapping[int, str | None]
     ) -> bool:
-        """Return whether all these brokers share a rack, and one of another rack is heard."""
+        """Return whether all these brokers share a rack, and heartbeats of another arrive."""
         if len({racks.get(broker) for broker in doubted}) != 1:
             return False
         (shared,) = {racks.get(broker) for broker in doubted}
