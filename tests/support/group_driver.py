@@ -105,13 +105,13 @@ class Driver:
         return self.pending_responses
 
     def send(self, event: Event, group_id: str = GROUP) -> None:
-        self._perform(self.table.decide(group_id, event, self.now))
+        self.perform(self.table.decide(group_id, event, self.now))
         while self.table.removes(group_id) and not self.in_parts:
             self.go_on(group_id)
 
     def go_on(self, group_id: str = GROUP) -> None:
         """Decide the next part of a removal."""
-        self._perform(self.table.decide(group_id, RemoveMore(), self.now))
+        self.perform(self.table.decide(group_id, RemoveMore(), self.now))
 
     def commit(self, count: int = 1_000_000) -> None:
         """Commit up to ``count`` writes, oldest first, and what follows from them."""
@@ -119,11 +119,11 @@ class Driver:
             count -= 1
             write = self.in_flight.popleft()
             self.log.extend(encode(record) for record in one_by_one(write.records))
-            self._perform(self.table.stored(write, self.now))
+            self.perform(self.table.stored(write, self.now))
 
     def refuse(self, error: ErrorCode) -> None:
         """Let the log refuse the newest write."""
-        self._perform(self.table.lost(self.in_flight.pop(), error, self.now))
+        self.perform(self.table.lost(self.in_flight.pop(), error, self.now))
 
     def advance(self, ms: int) -> None:
         """Let time pass, acting on every deadline at its moment."""
@@ -141,10 +141,15 @@ class Driver:
         other.log = list(self.log)
         for key, value in self.log:
             other.table.replay(key, value, other.now)
-        other._perform(other.table.loaded(other.now))
+        other.serve()
         return other
 
-    def _perform(self, decision: GroupDecision) -> None:
+    def serve(self) -> None:
+        """The log is read: requests come from now on."""
+        self.perform(self.table.loaded(self.now))
+
+    def perform(self, decision: GroupDecision) -> None:
+        """Perform a decision of the table."""
         for effect in decision.effects:
             if isinstance(effect, Answer):
                 self.answers.setdefault(effect.pending_response, cast(Result, effect.result))

@@ -262,7 +262,7 @@ def test_a_write_that_cannot_be_made_is_answered_and_leaves_its_group_free(
         generation = (await one).generation_id
         end = hosted.end_offset
         with monkeypatch.context() as patch:
-            place = (HostedPartition, "append") if at_append else (led_partition, "batches_of")
+            place = (HostedPartition, "append") if at_append else (led_partition, "bytes_of")
             patch.setattr(*place, planted)
             answer = await broker.ask(sync_group, sync_request(a, generation, {a: b"A"}), 5)
             assert answer.error_code == E.UNKNOWN_SERVER_ERROR

@@ -9,13 +9,14 @@ record is committed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tidelog.groups.events import OffsetsResult, PendingResponse, Result
+from tidelog.groups.events import MarkerResult, OffsetsResult, PendingResponse, Result
 from tidelog.groups.offset_columns import OffsetRecords
 from tidelog.groups.records import Record
 from tidelog.model.effects import Answer, Effect, Note, Refusable
 from tidelog.model.errors import ErrorCode
+from tidelog.records.control_records import EndMarker
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,17 @@ class RemovePart:
     """Purpose of a write: a part of a removal that is not its last."""
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionPart:
+    """The part of a write that belongs to a transaction: pending offsets, or its marker. It follows
+    the other records of the write, in batches of its producer, in the same append."""
+
+    producer_id: int
+    producer_epoch: int
+    records: tuple[OffsetRecords, ...] = ()
+    marker: EndMarker | None = None
+
+
 Purpose = StoreAssignment | ReplaceStaticMember | RemoveGroup | RemovePart
 
 
@@ -52,10 +64,11 @@ class Write:
     """Records of one group that must be committed, and the effects after that."""
 
     key: str
-    """The group's id."""
+    """The group's id; of a marker, which is of no group, a text for the log."""
     records: tuple[Record | OffsetRecords, ...]
     answers: tuple[Answer, ...] = ()
     purpose: Purpose | None = None
+    transaction: TransactionPart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +103,10 @@ class DecisionBuilder:
         *records: Record | OffsetRecords,
         answers: tuple[Answer, ...] = (),
         purpose: Purpose | None = None,
+        transaction: TransactionPart | None = None,
     ) -> None:
         """Add records to commit, and the ``answers`` after that."""
-        self._writes.append(Write(self._group_id, records, answers, purpose))
+        self._writes.append(Write(self._group_id, records, answers, purpose, transaction))
 
     def answer_after_writes(self, pending_response: PendingResponse, result: Result) -> None:
         """Answer once all records of this decision are committed; now if there are none."""
@@ -101,7 +115,7 @@ class DecisionBuilder:
             return
         last = self._writes.pop()
         answers = (*last.answers, Answer(pending_response, result))
-        self._writes.append(Write(last.key, last.records, answers, last.purpose))
+        self._writes.append(replace(last, answers=answers))
 
     @property
     def written(self) -> tuple[Write, ...]:
@@ -111,6 +125,13 @@ class DecisionBuilder:
     def decision(self) -> GroupDecision:
         """Return what was collected."""
         return GroupDecision(tuple(self._effects), tuple(self._writes))
+
+
+def refused(write: Write, error: ErrorCode) -> GroupDecision:
+    """Return the refusal of all that waits for a write, by what each result makes of an error."""
+    return GroupDecision(
+        tuple(Answer(one.pending_response, one.result.refused(error)) for one in write.answers)
+    )
 
 
 def error_for_members(error: ErrorCode) -> ErrorCode:
@@ -135,6 +156,8 @@ def error_for(result: Refusable, error: ErrorCode) -> ErrorCode:
     """Return the error for the request whose ``result`` was not stored because the log refused."""
     if isinstance(result, OffsetsResult):
         return error_for_offsets(error)
+    if isinstance(result, MarkerResult):
+        return error
     return error_for_members(error)
 
 

@@ -152,6 +152,52 @@ class CommitOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitInTransaction:
+    """TxnOffsetCommit, for partitions that the shell knows to exist (KIP-98, KIP-447).
+
+    ``generation`` -1 and no member: a client before v3, or a consumer that assigns itself.
+    """
+
+    pending_response: PendingResponse
+    producer_id: int
+    producer_epoch: int
+    member_id: str
+    instance_id: str | None
+    generation: int
+    topics: tuple[OffsetColumns, ...]
+    client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """A marker of WriteTxnMarkers for a partition of the log: it concerns all groups there."""
+
+    pending_response: PendingResponse
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerResult(GroupResult):
+    """The result of EndTransaction. Errors are those that a coordinator of transactions knows."""
+
+    def refused(self, error: ErrorCode) -> MarkerResult:
+        """Return the result with ``error``; what only clients of groups know is said as for any
+        partition."""
+        return MarkerResult(_FOR_MARKERS.get(error, error))
+
+
+_FOR_MARKERS = {
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+}
+"""The sender asks for the leader again, and sends the marker again."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteOffsets:
     """OffsetDelete (KIP-496)."""
 
@@ -193,7 +239,7 @@ def errors_by_topic(
 
 @dataclass(frozen=True, slots=True)
 class OffsetsResult(GroupResult):
-    """The result of CommitOffsets and DeleteOffsets: an error for each partition, and one for
+    """The result of commits and of DeleteOffsets: an error for each partition, and one for
     all."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -300,6 +346,7 @@ Event = (
     | Heartbeat
     | Leave
     | CommitOffsets
+    | CommitInTransaction
     | DeleteOffsets
     | DeleteGroup
     | ReportPositions
@@ -329,7 +376,7 @@ def refuse(event: Event, error: ErrorCode) -> Result | None:
                 refused = tuple((leaver, error) for leaver in event.members)
                 return LeaveResult(ErrorCode.NONE, refused)
             return LeaveResult(error)
-        case CommitOffsets():
+        case CommitOffsets() | CommitInTransaction():
             errors = (TopicErrors(asked.topic, asked.partitions, error) for asked in event.topics)
             return OffsetsResult(topics=tuple(errors))
         case DeleteOffsets():

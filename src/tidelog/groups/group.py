@@ -175,11 +175,13 @@ class Group:
             and not self.offset_count
             and not self.open_writes
             and not self.first_sights
+            and self.flying.pending is None
         )
 
     @property
     def in_flight(self) -> Mapping[TopicPartition, Sequence[UUID]]:
-        """The topic ids of each partition with offsets in flight: see `offsets_in_flight`."""
+        """The topic ids of each partition with offsets in flight, or pending: see
+        `offsets_in_flight`."""
         return self.flying.by_partition()
 
     @property

@@ -22,7 +22,14 @@ MAX_GROUP_METADATA_BYTES = 16_777_216
 """Most bytes of subscriptions of all members of one group."""
 
 MAX_OFFSETS = 200_000
-"""Most partitions for which one group keeps an offset."""
+"""Most partitions for which one group keeps an offset; those of open transactions count too."""
+
+MAX_OPEN_TRANSACTIONS = 10_000
+"""Most transactions with offsets in one partition of the log that have not ended; more producers
+are refused until some have. Those in the log are loaded in any case."""
+
+MAX_ENDED_PRODUCERS = 10_000
+"""Most producers of ended transactions that one partition remembers for their epochs."""
 
 MAX_METADATA_OF_OFFSET_BYTES = 32_767
 """Longest text beside an offset, whatever ``offset.metadata.max.bytes`` says, as ``MAX_ID_BYTES``.

@@ -1,18 +1,20 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: a group's positions.
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: a group's positions.
 
-Owns these rules. A position counts, and is returned to clients, only once its record is committed.
+Owns these rules. A position counts, and is returned to clients, only once its record is committed,
+in a transaction once that commits: see `pending_offsets`.
 Source: KIP-211 and KIP-496 (deletion), KIP-320 (leader epochs), KIP-447 (stable offsets).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from uuid import UUID
 
 from tidelog.groups import first_sights, limits, pending_removal, removals
-from tidelog.groups.decision import DecisionBuilder
+from tidelog.groups.decision import DecisionBuilder, TransactionPart
 from tidelog.groups.events import (
+    CommitInTransaction,
     CommitOffsets,
     DeleteOffsets,
     OffsetsResult,
@@ -79,21 +81,85 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
     removals.begin(group, one_by_one(records), out, (answer,), whole=False)
 
 
+def commit_in_transaction(
+    group: Group, event: CommitInTransaction, now_ms: int, out: DecisionBuilder
+) -> None:
+    """Decide a TxnOffsetCommit whose producer may write.
+
+    What precedes the offsets of a topic, its first sight and the removal of former offsets, holds
+    however the transaction ends, and is not part of it. If that is very much, it is written alone,
+    and the client tries again.
+    """
+    error = _why_no_commit_in_transaction(group, event)
+    if error is not ErrorCode.NONE:
+        _refuse(event, error, out)
+        return
+    wall_ms = group.wall_ms(now_ms)
+    before: list[Iterable[Record]] = []
+    former = 0
+    written: list[OffsetRecords] = []
+    results: list[TopicErrors] = []
+    begun: set[str] = set()
+    judge = _Judge(group, event)
+    for asked in event.topics:
+        errors = judge.errors_of(asked)
+        results.append(TopicErrors(asked.topic, asked.partitions, errors))
+        taken = asked
+        if not isinstance(errors, ErrorCode):
+            taken = asked.only([row for row, one in enumerate(errors) if one is ErrorCode.NONE])
+        if not len(taken):
+            continue
+        if taken.topic not in begun:
+            begun.add(taken.topic)
+            more, records = first_sights.before_commit(group, taken.topic, taken.topic_id)
+            before.append(records)
+            former += more
+        written.append(OffsetRecords(group.group_id, taken, wall_ms))
+        if group.positions is not None:
+            for partition, offset in zip(taken.partitions, taken.offsets, strict=True):
+                group.positions.lower(TopicPartition(taken.topic, partition), offset)
+    preceding = chain.from_iterable(before)
+    if former > pending_removal.PART:
+        _refuse(event, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, out)
+        removals.begin(group, preceding, out, whole=False)
+        return
+    result = OffsetsResult(topics=tuple(results))
+    if not written:
+        out.answer(event.pending_response, result)
+        return
+    out.write(
+        *preceding,
+        answers=(Answer(event.pending_response, result),),
+        transaction=TransactionPart(event.producer_id, event.producer_epoch, tuple(written)),
+    )
+
+
+def _refuse(event: CommitInTransaction, error: ErrorCode, out: DecisionBuilder) -> None:
+    refusal = refuse(event, error)
+    assert isinstance(refusal, OffsetsResult)
+    out.answer(event.pending_response, refusal)
+
+
 class _Judge:
     """Which offsets of one commit a group takes, as far as each is judged alone."""
 
-    __slots__ = ("_group", "_most_metadata", "_room")
+    __slots__ = ("_group", "_most_metadata", "_producer_id", "_room")
 
-    def __init__(self, group: Group, event: CommitOffsets) -> None:
+    def __init__(self, group: Group, event: CommitOffsets | CommitInTransaction) -> None:
         self._group = group
+        self._producer_id: int | None = None
+        if isinstance(event, CommitInTransaction):
+            self._producer_id = event.producer_id
         self._most_metadata = min(
             group.rules.settings.offset_metadata_max_bytes, limits.MAX_METADATA_OF_OFFSET_BYTES
         )
         self._room: int | None = None
         """For offsets of new partitions; None: for all that the commit has."""
-        asked = sum(map(len, event.topics))
-        if group.offset_count + group.flying.count + asked > limits.MAX_OFFSETS:
-            self._room = limits.MAX_OFFSETS - group.offset_count - len(group.in_flight)
+        asked, pending = sum(map(len, event.topics)), group.flying.pending
+        held = group.offset_count if pending is None else group.offset_count + pending.count
+        if held + group.flying.count + asked > limits.MAX_OFFSETS:
+            flying = group.flying.count if pending else len(group.in_flight)
+            self._room = limits.MAX_OFFSETS - held - flying
 
     def errors_of(self, asked: OffsetColumns) -> ErrorCode | list[ErrorCode]:
         """Return the error of each offset; NONE for all if none has any."""
@@ -109,14 +175,37 @@ class _Judge:
             if text and len(text.encode()) > self._most_metadata:
                 yield ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            if self._room is not None and not (
-                partition in stored or TopicPartition(asked.topic, partition) in group.in_flight
-            ):
+            if self._room is not None and not self._has(asked.topic, partition, stored):
                 if self._room <= 0:
                     yield ErrorCode.INVALID_COMMIT_OFFSET_SIZE
                     continue
                 self._room -= 1
             yield ErrorCode.NONE
+
+    def _has(self, topic: str, partition: int, stored: Collection[int]) -> bool:
+        """Whether an offset of a partition takes the place of one that the group has."""
+        if self._producer_id is not None:
+            pending = self._group.flying.pending
+            return pending is not None and pending.has(self._producer_id, topic, partition)
+        return partition in stored or TopicPartition(topic, partition) in self._group.in_flight
+
+
+def _why_no_commit_in_transaction(group: Group, event: CommitInTransaction) -> ErrorCode:
+    """Return NONE or the error of a TxnOffsetCommit, as Kafka has it.
+
+    Clients before v3 name no member, whatever the group does. A member that has joined may commit
+    before it has its assignment: whoever reads its partitions next waits for the transaction.
+    """
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if event.generation < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    if event.generation < 0 and not event.member_id and event.instance_id is None:
+        return ErrorCode.NONE
+    error = group.check_member(event.member_id, event.instance_id)
+    if error is ErrorCode.NONE and event.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    return error
 
 
 def _why_no_commit(group: Group, event: CommitOffsets) -> ErrorCode:
@@ -172,6 +261,19 @@ def fetch_offsets(
         for topic, partitions in topics
         for positions in (known(topic),)
     ]
+
+
+def unstable_partitions(
+    group: Group | None, topic: str, topic_id_of: Callable[[str], UUID]
+) -> Collection[int]:
+    """Return the partitions of a topic whose offsets depend on open transactions (KIP-447); a topic
+    of another ``topic_id_of`` has none."""
+    if group is None or group.flying.pending is None or group.state is GroupState.DEAD:
+        return ()
+    unstable, present = group.flying.unstable(topic), topic_id_of(topic)
+    if present == NO_TOPIC_ID:
+        return unstable.keys()
+    return {index for index, its_id in unstable.items() if its_id in (NO_TOPIC_ID, present)}
 
 
 def delete_offsets(group: Group, event: DeleteOffsets, out: DecisionBuilder) -> None:

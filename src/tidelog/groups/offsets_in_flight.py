@@ -1,28 +1,38 @@
-"""Offsets of one group that are in its log and not committed yet, and their removals.
+"""Offsets of one group that are in its log and do not count yet, and removals in flight.
 
-Owns which they are. Commits arrive and end in the order of the log, so a topic keeps its records as
-they were written; what each partition has is known only while some rule asks for it.
+Owns which they are: in flight, until the log has committed them, and then pending, until their
+transaction ends (`pending_offsets`). Commits arrive and end in the order of the log, so a topic
+keeps its records as they were written; what each partition has is known only while some rule asks
+for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
+from tidelog.groups.offset_columns import OffsetRecords
+from tidelog.groups.pending_offsets import PendingOffsets, PendingTopic
+from tidelog.groups.records import CommittedOffset
 from tidelog.model.topics import TopicPartition
 
 
 class OffsetsInFlight:
     """See the module."""
 
-    __slots__ = ("_by_partition", "_topics", "count")
+    __slots__ = ("_by_partition", "_indexed", "_topics", "_unstable", "count", "pending")
 
     def __init__(self) -> None:
         self._topics: dict[str, deque[tuple[Sequence[int], UUID]]] = {}
         self._by_partition: dict[TopicPartition, list[UUID]] | None = None
         self.count = 0
-        """Their number: a partition counts as often as it has any."""
+        """Their number without pending ones: a partition counts as often as it has any."""
+        self.pending: PendingOffsets | None = None
+        """None: no transaction has any, nor a write of one in flight."""
+        # Both with the pending ones, until something changes.
+        self._indexed: dict[TopicPartition, list[UUID]] | None = None
+        self._unstable: dict[str, dict[int, UUID]] | None = None
 
     def add(self, topic: str, partitions: Sequence[int], topic_id: UUID) -> None:
         """Offsets of these partitions were written, in one record of a write."""
@@ -31,6 +41,7 @@ class OffsetsInFlight:
             flying = self._topics[topic] = deque()
         flying.append((partitions, topic_id))
         self.count += len(partitions)
+        self._indexed = None
         if self._by_partition is not None:
             _add(self._by_partition, topic, partitions, topic_id)
 
@@ -39,6 +50,7 @@ class OffsetsInFlight:
         flying = self._topics[topic]
         partitions, _ = flying.popleft() if oldest else flying.pop()
         self.count -= len(partitions)
+        self._indexed = None
         if not flying:
             del self._topics[topic]
         if not self._topics:
@@ -47,11 +59,26 @@ class OffsetsInFlight:
             _remove(self._by_partition, topic, partitions, oldest)
 
     def by_partition(self) -> Mapping[TopicPartition, Sequence[UUID]]:
-        """Return the topic id of each offset in flight, as in ``CommittedOffset``, in the order of
-        the log; ``NO_TOPIC_ID`` for a removal.
+        """Return the topic id of each offset that does not count yet, as in ``CommittedOffset``, in
+        the order of the log; ``NO_TOPIC_ID`` for a removal.
 
-        O(all) if nothing has asked since none was in flight.
+        O(all) if nothing has asked since none was in flight, and of transactions since the last
+        change.
         """
+        if self.pending is None:
+            return self._by_partition_in_flight()
+        if self._indexed is None:
+            # The log has committed what is pending: it precedes what is in flight.
+            indexed: dict[TopicPartition, list[UUID]] = {}
+            for topic, ids in self.pending.topic_ids().items():
+                for partition, topic_id in ids.items():
+                    indexed[TopicPartition(topic, partition)] = [topic_id]
+            for tp, topic_ids in self._by_partition_in_flight().items():
+                indexed.setdefault(tp, []).extend(topic_ids)
+            self._indexed = indexed
+        return self._indexed
+
+    def _by_partition_in_flight(self) -> Mapping[TopicPartition, Sequence[UUID]]:
         if self._by_partition is None:
             indexed: dict[TopicPartition, list[UUID]] = {}
             for topic, flying in self._topics.items():
@@ -61,6 +88,78 @@ class OffsetsInFlight:
                 return indexed
             self._by_partition = indexed
         return self._by_partition
+
+    # Transactions ----------------------------------------------------------------------------
+
+    def wrote(self, records: Sequence[OffsetRecords]) -> None:
+        """Offsets of a transaction were written, after the others of the same write."""
+        pending = self._changing()
+        for record in records:
+            columns = record.columns
+            self.add(columns.topic, columns.partitions, columns.topic_id)
+            pending.flying.append(record)
+
+    def landed(self, records: Sequence[OffsetRecords], *, oldest: bool) -> None:
+        """The ``oldest`` of them were committed, or the newest were refused."""
+        pending = self._changing()
+        for record in records:
+            self.end(record.columns.topic, oldest=oldest)
+            if oldest:
+                pending.flying.popleft()
+            else:
+                pending.flying.pop()
+        self._drop_if_empty()
+
+    def pend(
+        self,
+        producer_id: int,
+        topic: str,
+        partitions: Sequence[int],
+        values: Iterable[CommittedOffset],
+    ) -> None:
+        """The log has committed offsets of a transaction: they count once it commits."""
+        self._changing().add(producer_id, topic, partitions, values)
+
+    def overtake(self, topic: str, partitions: Iterable[int]) -> None:
+        """The log has committed plain offsets, or tombstones, while some are pending."""
+        self._changing().overtake(topic, partitions)
+        self._drop_if_empty()
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> Mapping[str, PendingTopic]:
+        """The log has committed a marker: return the offsets that count now, by topic."""
+        counted = self._changing().end(producer_id, committed=committed)
+        self._drop_if_empty()
+        return counted
+
+    def begin_topic(self, topic: str, topic_id: UUID) -> None:
+        """All pending offsets of a topic are of this topic id."""
+        if self.pending is not None:
+            self._changing().set_topic_id(topic, topic_id)
+
+    def unstable(self, topic: str) -> Mapping[int, UUID]:
+        """Return the partitions of a topic whose offset depends on how a transaction ends, with
+        the topic id of the last such offset. O(all) since the last change."""
+        if self.pending is None:
+            return {}
+        if self._unstable is None:
+            unstable = self.pending.topic_ids()
+            for record in self.pending.flying:
+                columns = record.columns
+                ids = unstable.setdefault(columns.topic, {})
+                ids.update(dict.fromkeys(columns.partitions, columns.topic_id))
+            self._unstable = unstable
+        return self._unstable.get(topic, {})
+
+    def _changing(self) -> PendingOffsets:
+        """Return the pending offsets to change them."""
+        self._indexed = self._unstable = None
+        if self.pending is None:
+            self.pending = PendingOffsets()
+        return self.pending
+
+    def _drop_if_empty(self) -> None:
+        if self.pending is not None and self.pending.is_empty:
+            self.pending = None
 
 
 def _add(

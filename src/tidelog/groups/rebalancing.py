@@ -21,6 +21,7 @@ from tidelog.groups.group import (
     Member,
     session_of,
 )
+from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
 
 
@@ -235,3 +236,19 @@ def _elect_joined_leader(group: Group) -> bool:
         return False
     group.leader = joined.member_id
     return True
+
+
+def refuse_waiting(group: Group, error: ErrorCode) -> list[Answer]:
+    """Return the refusal of each request that waits in a group: for a removal, to join, to sync."""
+    answers: list[Answer] = []
+    if group.removal is not None:
+        answers += [
+            Answer(answer.pending_response, answer.result.refused(error))
+            for answer in group.removal.answers
+        ]
+    for member in group.members.values():
+        if member.pending_join is not None:
+            answers.append(Answer(member.pending_join, JoinResult(error, member.member_id)))
+        if member.pending_sync is not None:
+            answers.append(Answer(member.pending_sync, SyncResult(error)))
+    return answers

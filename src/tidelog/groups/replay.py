@@ -15,6 +15,7 @@ from tidelog.groups.records import (
     FirstSight,
     FirstSightRecord,
     GroupRecord,
+    OffsetRecord,
     Record,
     StoredGeneration,
 )
@@ -22,6 +23,8 @@ from tidelog.groups.records import (
 
 def apply(group: Group, record: Record | OffsetRecords) -> None:
     """Apply one committed record to a group."""
+    if group.flying.pending is not None:
+        _overtake(group, record)
     if isinstance(record, OffsetRecords):
         _put_offsets(group, record)
     elif isinstance(record, GroupRecord):
@@ -44,6 +47,45 @@ def apply(group: Group, record: Record | OffsetRecords) -> None:
         partitions[record.partition] = value
 
 
+def pend(group: Group, producer_id: int, record: OffsetRecords | OffsetRecord) -> None:
+    """Apply committed offsets of a transaction to a group: they count once it commits."""
+    if isinstance(record, OffsetRecords):
+        columns, sight = record.columns, group.first_sights.get(record.columns.topic)
+        topic_id = columns.topic_id if sight is None else sight.topic_id
+        values = record.values(topic_id)
+        group.flying.pend(producer_id, columns.topic, columns.partitions, values)
+        return
+    value, sight = record.value, group.first_sights.get(record.topic)
+    assert value is not None, "a tombstone is applied at once"
+    if sight is not None and value.topic_id is not sight.topic_id:
+        value = value.with_topic_id(sight.topic_id)
+    group.flying.pend(producer_id, record.topic, (record.partition,), (value,))
+
+
+def end_transaction(group: Group, producer_id: int, *, committed: bool) -> None:
+    """Apply a committed marker to a group that has pending offsets of its producer."""
+    if group.flying.pending is None:
+        return
+    counted = group.flying.end_transaction(producer_id, committed=committed)
+    for topic, pending in counted.items():
+        partitions = group.offsets.get(topic)
+        if partitions is None:
+            group.offsets[topic] = pending.values
+            group.offset_count += len(pending.values)
+            continue
+        before = len(partitions)
+        partitions.update(pending.values)
+        group.offset_count += len(partitions) - before
+
+
+def _overtake(group: Group, record: Record | OffsetRecords) -> None:
+    """A later record of a partition in the log wins, however a transaction before it ends."""
+    if isinstance(record, OffsetRecords):
+        group.flying.overtake(record.columns.topic, record.columns.partitions)
+    elif isinstance(record, OffsetRecord):
+        group.flying.overtake(record.topic, (record.partition,))
+
+
 def _put_offsets(group: Group, record: OffsetRecords) -> None:
     columns = record.columns
     partitions = group.offsets.setdefault(columns.topic, {})
@@ -63,6 +105,7 @@ def _begin(group: Group, topic: str, sight: FirstSight) -> None:
     # compacted away.
     for partition, value in group.offsets.get(topic, {}).items():
         group.offsets[topic][partition] = value.with_topic_id(sight.topic_id)
+    group.flying.begin_topic(topic, sight.topic_id)
 
 
 def _remove_offset(group: Group, topic: str, partition: int) -> None:

@@ -8,6 +8,7 @@ groups only.
 Calls of the shell::
 
     decision = table.decide(group_id, event, now_ms)     # any request, Tick, Expire, RemoveTopics
+    decision = table.end_transaction(event, now_ms)      # a marker, which is of no group
     perform decision.effects; append the records of each of decision.writes, in this order
     then, write by write, in the order of the log:
         table.stored(write, now_ms)                      # committed
@@ -20,7 +21,7 @@ Calls of the shell::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from uuid import UUID
 
 from tidelog.groups import (
@@ -29,11 +30,13 @@ from tidelog.groups import (
     limits,
     offsets,
     positions,
+    rebalancing,
     removals,
     replay,
-    retention,
     syncing,
+    writes_in_flight,
 )
+from tidelog.groups.committing_producers import CommittingProducers, ProducerEpochs
 from tidelog.groups.decision import (
     DecisionBuilder,
     GroupDecision,
@@ -41,41 +44,41 @@ from tidelog.groups.decision import (
     RemovePart,
     ReplaceStaticMember,
     StoreAssignment,
+    TransactionPart,
     Write,
     error_for,
     error_for_members,
+    refused,
 )
+from tidelog.groups.dispatching import dispatch
 from tidelog.groups.events import (
     UNKNOWN_MEMBER_ID,
+    CommitInTransaction,
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
+    EndTransaction,
     Event,
     Expire,
     Heartbeat,
     Join,
-    JoinResult,
     Leave,
     RemoveFormerTopicIds,
     RemoveMore,
     RemoveTopics,
     ReportPositions,
     Sync,
-    SyncResult,
     Tick,
     refuse,
 )
 from tidelog.groups.group import Group
-from tidelog.groups.joining import join
-from tidelog.groups.leaving import heartbeat, leave
-from tidelog.groups.offset_columns import OffsetRecords, one_by_one
-from tidelog.groups.rebalancing import tick
+from tidelog.groups.offset_columns import one_by_one
 from tidelog.groups.records import (
     NO_TOPIC_ID,
     CommittedOffset,
-    FirstSightRecord,
     GroupRecord,
     OffsetRecord,
+    Record,
     StoredGeneration,
     UnknownRecord,
     decode,
@@ -87,13 +90,13 @@ from tidelog.groups.syncing import (
     assignment_stored,
     static_member_not_stored,
     static_member_stored,
-    sync,
 )
 from tidelog.model.deadlines import Deadlines
-from tidelog.model.effects import Answer, Effect
+from tidelog.model.effects import Effect
 from tidelog.model.errors import ErrorCode
+from tidelog.records.control_records import EndMarker
 
-NEEDS_GROUP_ID = (Join, Sync, Heartbeat, Leave)
+NEEDS_GROUP_ID = (Join, Sync, Heartbeat, Leave, CommitInTransaction)
 """Requests that refuse the empty group id; offsets may be kept under it, as in Kafka."""
 
 NO_REQUESTS = (RemoveTopics, RemoveFormerTopicIds, RemoveMore, Tick, Expire)
@@ -109,6 +112,8 @@ class GroupTable:
         self._groups: dict[str, Group] = {}
         self._generations: dict[str, StoredGeneration] = {}
         self._deadlines: Deadlines[str] = Deadlines()
+        self.transactions = CommittingProducers()
+        """The transactions with offsets here; to be read only."""
         self.ahead_ms = 0
         """The time of day less ``now_ms``, set by the shell before it calls: a steady clock counts
         the deadlines, and the records carry the time of day."""
@@ -140,7 +145,37 @@ class GroupTable:
         record = UnknownRecord("there is no key") if key is None else decode(key, value)
         if isinstance(record, UnknownRecord):
             self.unknown_records += 1
+        else:
+            self._replay(record, now_ms)
+
+    def replay_in_transaction(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        key: bytes | memoryview | None,
+        value: bytes | memoryview | None,
+        now_ms: int,
+    ) -> None:
+        """Replay one record of a transactional batch: an offset counts once its transaction
+        commits. Anything else has no place there, and is replayed as if it were in another batch.
+        """
+        record = UnknownRecord("there is no key") if key is None else decode(key, value)
+        if not isinstance(record, OffsetRecord) or record.value is None:
+            self.replay(key, value, now_ms)
             return
+        group = self._groups.get(record.group_id) or self._new(record.group_id, now_ms)
+        replay.pend(group, producer_id, record)
+        self.transactions.note(producer_id, producer_epoch, record.group_id)
+
+    def replay_marker(
+        self, producer_id: int, producer_epoch: int, marker: EndMarker, _now_ms: int
+    ) -> None:
+        """Replay a marker of the log."""
+        for group in self._ended(producer_id, producer_epoch, marker):
+            if group.idle:
+                self._forget(group)
+
+    def _replay(self, record: Record, now_ms: int) -> None:
         group = self._groups.get(record.group_id)
         if group is None:
             if record.value is None:
@@ -176,8 +211,8 @@ class GroupTable:
         out = DecisionBuilder(group_id)
         group = self._groups.get(group_id)
         error = ErrorCode.NONE if group is not None else self._why_not_new(group_id, event)
-        if error is ErrorCode.NONE and not self._has_room(group, event):
-            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if error is ErrorCode.NONE:
+            error = self._why_refused(group, event)
         if error is not ErrorCode.NONE:
             result = refuse(event, error)
             if group is None and isinstance(event, ReportPositions) and event.is_of_no_member:
@@ -190,17 +225,26 @@ class GroupTable:
         elif not group.counted_bytes and isinstance(event, Join):
             self._begun_by(group, event.client_host)
         group.ahead_ms = self.ahead_ms
-        _dispatch(group, event, now_ms, out)
+        dispatch(group, event, now_ms, out)
         return self._settle(group, out)
 
     def stored(self, write: Write, now_ms: int) -> GroupDecision:
         """A write is committed: apply it, give its answers, and what follows from it."""
+        part = write.transaction
+        if part is not None and part.marker is not None:
+            return self._marker_stored(write, part, part.marker)
         group = self._groups[write.key]
         group.ahead_ms = self.ahead_ms
         out = DecisionBuilder(write.key)
         for record in write.records:
             replay.apply(group, record)
-        self._release(group, write, oldest=True)
+        if part is not None:
+            self.transactions.note(part.producer_id, part.producer_epoch, write.key)
+            for record in part.records:
+                replay.pend(group, part.producer_id, record)
+        writes_in_flight.landed(group, write, oldest=True)
+        if part is not None:
+            self.transactions.landed(part.producer_id, oldest=True)
         for answer in write.answers:
             out.answer(answer.pending_response, answer.result)
         match write.purpose:
@@ -216,6 +260,8 @@ class GroupTable:
     def delayed(self, write: Write, error: ErrorCode, now_ms: int) -> GroupDecision:
         """A write is not committed in time: waiting requests get an error; it may be stored
         later."""
+        if write.transaction is not None and write.transaction.marker is not None:
+            return refused(write, error)
         group = self._groups[write.key]
         group.ahead_ms = self.ahead_ms
         out = DecisionBuilder(write.key)
@@ -232,15 +278,44 @@ class GroupTable:
 
     def lost(self, write: Write, error: ErrorCode, now_ms: int) -> GroupDecision:
         """The log refused a write: no record was appended, and none will be."""
+        part = write.transaction
+        if part is not None and part.marker is not None:
+            self.transactions.landed(part.producer_id, oldest=False)
+            return refused(write, error)
         group = self._groups[write.key]
         group.ahead_ms = self.ahead_ms
-        self._release(group, write, oldest=False)
+        writes_in_flight.landed(group, write, oldest=False)
+        if part is not None:
+            self.transactions.landed(part.producer_id, oldest=False)
         out = DecisionBuilder(write.key)
         if isinstance(write.purpose, RemovePart | RemoveGroup):
             records = tuple(one_by_one(write.records))
             removals.refused(group, records, error, now_ms, out)
         delayed = self.delayed(write, error, now_ms)
         return GroupDecision((*out.decision().effects, *delayed.effects), delayed.writes)
+
+    # Markers -------------------------------------------------------------------------------
+
+    def end_transaction(self, event: EndTransaction, _now_ms: int) -> GroupDecision:
+        """Decide a marker for this partition."""
+        return self.transactions.end_transaction(event)
+
+    def _marker_stored(
+        self, write: Write, part: TransactionPart, marker: EndMarker
+    ) -> GroupDecision:
+        self.transactions.landed(part.producer_id, oldest=True)
+        for group in self._ended(part.producer_id, part.producer_epoch, marker):
+            self._settle(group, DecisionBuilder(group.group_id))
+        return GroupDecision(write.answers)
+
+    def _ended(self, producer_id: int, producer_epoch: int, marker: EndMarker) -> list[Group]:
+        """Apply a committed marker; return the groups that had offsets of it."""
+        epochs = ProducerEpochs(producer_epoch, marker.coordinator_epoch)
+        named = self.transactions.end(producer_id, epochs, committed=marker.committed)
+        groups = [group for name in named if (group := self._groups.get(name)) is not None]
+        for group in groups:
+            replay.end_transaction(group, producer_id, committed=marker.committed)
+        return groups
 
     def interrupted(self, group_id: str) -> GroupDecision:
         """A part of a removal failed before it was written: a bug."""
@@ -261,22 +336,9 @@ class GroupTable:
         """The partition has another leader now: waiting requests get NOT_COORDINATOR."""
         answers: list[Effect] = []
         for group in self._groups.values():
-            if group.removal is not None:
-                answers += [
-                    Answer(
-                        answer.pending_response, answer.result.refused(ErrorCode.NOT_COORDINATOR)
-                    )
-                    for answer in group.removal.answers
-                ]
-            for member in group.members.values():
-                if member.pending_join is not None:
-                    result = JoinResult(ErrorCode.NOT_COORDINATOR, member.member_id)
-                    answers.append(Answer(member.pending_join, result))
-                if member.pending_sync is not None:
-                    answers.append(
-                        Answer(member.pending_sync, SyncResult(ErrorCode.NOT_COORDINATOR))
-                    )
+            answers += rebalancing.refuse_waiting(group, ErrorCode.NOT_COORDINATOR)
         self._groups = {}
+        self.transactions.clear()
         self.held = 0
         self.held_by, self.groups_by = {}, {}
         self._deadlines.clear()
@@ -306,6 +368,12 @@ class GroupTable:
         none."""
         return offsets.fetch_offsets(self._groups.get(group_id), topics, topic_id_of)
 
+    def unstable(
+        self, group_id: str, topic: str, topic_id_of: Callable[[str], UUID] = lambda _: NO_TOPIC_ID
+    ) -> Collection[int]:
+        """Return the partitions of a topic that have offsets of open transactions."""
+        return offsets.unstable_partitions(self._groups.get(group_id), topic, topic_id_of)
+
     def list_groups(
         self, states: Iterable[str] = (), types: Iterable[str] = ()
     ) -> Iterator[describing.ListedGroup | None]:
@@ -325,8 +393,10 @@ class GroupTable:
         match event:
             case Join() if event.member_id == UNKNOWN_MEMBER_ID:
                 pass
-            case CommitOffsets() if event.generation < 0:
+            case CommitOffsets() | CommitInTransaction() if event.generation < 0:
                 pass
+            case CommitInTransaction():
+                return ErrorCode.ILLEGAL_GENERATION
             case CommitOffsets():
                 if event.names_missing_group:
                     return ErrorCode.GROUP_ID_NOT_FOUND
@@ -340,6 +410,16 @@ class GroupTable:
         if not self._rules.room.has_group(_address_of(event)):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
+
+    def _why_refused(self, group: Group | None, event: Event) -> ErrorCode:
+        """Return NONE or the error of an event that is refused whatever the group is."""
+        if isinstance(event, CommitOffsets):
+            return ErrorCode.NONE
+        if isinstance(event, CommitInTransaction):
+            return self.transactions.why_no_commit(event)
+        if self._has_room(group, event):
+            return ErrorCode.NONE
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     def _has_room(self, group: Group | None, event: Event) -> bool:
         """Whether there is room for the bytes of ``event`` in all groups."""
@@ -380,17 +460,9 @@ class GroupTable:
         """Count the writes in flight, note the group's next deadline, drop the group if it is
         idle."""
         for write in out.written:
-            group.open_writes += 1
-            for record in write.records:
-                if isinstance(record, OffsetRecords):
-                    columns = record.columns
-                    group.flying.add(columns.topic, columns.partitions, columns.topic_id)
-                elif isinstance(record, OffsetRecord):
-                    value = record.value
-                    topic_id = NO_TOPIC_ID if value is None else value.topic_id
-                    group.flying.add(record.topic, (record.partition,), topic_id)
-                elif isinstance(record, FirstSightRecord):
-                    group.sights_in_flight.setdefault(record.topic, []).append(record.value)
+            writes_in_flight.wrote(group, write)
+            if (part := write.transaction) is not None:
+                self.transactions.wrote(part.producer_id, ProducerEpochs(part.producer_epoch))
         if group.moved or group.held_bytes != group.counted_bytes:
             self._count_bytes(group)
         if group.idle:
@@ -408,55 +480,12 @@ class GroupTable:
             self._count_bytes(group)
             add_to(self.groups_by, group.begun_by, -1)
 
-    def _release(self, group: Group, write: Write, *, oldest: bool) -> None:
-        """A write is no longer in flight: the ``oldest``, which was committed, or the newest, which
-        was refused."""
-        group.open_writes -= 1
-        for record in write.records:
-            if isinstance(record, OffsetRecords):
-                group.flying.end(record.columns.topic, oldest=oldest)
-            elif isinstance(record, OffsetRecord):
-                group.flying.end(record.topic, oldest=oldest)
-            elif isinstance(record, FirstSightRecord):
-                flying = group.sights_in_flight[record.topic]
-                flying.pop(0 if oldest else -1)
-                if not flying:
-                    del group.sights_in_flight[record.topic]
-
 
 def _address_of(event: Event) -> str:
     """Return the address of the client that may begin a group."""
-    return event.client_host if isinstance(event, Join | CommitOffsets) else ""
-
-
-def _dispatch(group: Group, event: Event, now_ms: int, out: DecisionBuilder) -> None:
-    match event:
-        case Join():
-            join(group, event, now_ms, out)
-        case Sync():
-            sync(group, event, now_ms, out)
-        case Heartbeat():
-            heartbeat(group, event, now_ms, out)
-        case Leave():
-            leave(group, event, now_ms, out)
-        case CommitOffsets():
-            offsets.commit_offsets(group, event, now_ms, out)
-        case DeleteOffsets():
-            offsets.delete_offsets(group, event, out)
-        case ReportPositions():
-            positions.report_positions(group, event, now_ms, out)
-        case DeleteGroup():
-            retention.delete_group(group, event, out)
-        case RemoveTopics():
-            retention.remove_topics(group, event, out)
-        case RemoveFormerTopicIds():
-            retention.remove_former_topic_ids(group, event, out)
-        case RemoveMore():
-            removals.go_on(group, out)
-        case Tick(come_ms):
-            tick(group, now_ms, out, now_ms if come_ms is None else come_ms)
-        case Expire():
-            retention.expire(group, event, now_ms, out)
+    if isinstance(event, Join | CommitOffsets | CommitInTransaction):
+        return event.client_host
+    return ""
 
 
 def _shares(write: Write) -> dict[str, bytes]:

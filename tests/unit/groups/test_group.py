@@ -896,7 +896,7 @@ def test_unloading_answers_every_waiting_request() -> None:
     syncing_driver.advance(6_000)
     syncing = syncing_driver.sync(follower, 1)
     for driver in (d, syncing_driver):
-        driver._perform(driver.table.unload())
+        driver.perform(driver.table.unload())
         assert len(driver.table) == 0
         assert driver.table.next_deadline_ms is None
     assert d.error_of(joining) is E.NOT_COORDINATOR

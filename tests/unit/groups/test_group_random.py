@@ -166,7 +166,7 @@ class World:
 
     def change_coordinator(self) -> None:
         old = self.driver
-        old._perform(old.table.unload())
+        old.perform(old.table.unload())
         self.take_answers()
         assert not self.waiting, (self.seed, "a client still waits for a coordinator that is gone")
         self.driver = old.reloaded()

@@ -102,7 +102,7 @@ def test_a_late_record_is_applied_though_its_answer_was_an_error() -> None:
     d = Driver(hold=True)
     pending_response = d.commit_offsets({("t", 0): 5})
     write = d.in_flight[0]
-    d._perform(d.table.delayed(write, E.REQUEST_TIMED_OUT, d.now))
+    d.perform(d.table.delayed(write, E.REQUEST_TIMED_OUT, d.now))
     assert d.error_of(pending_response) is E.COORDINATOR_NOT_AVAILABLE
     d.commit()
     assert d.offset("t", 0) is not None

@@ -130,7 +130,7 @@ def test_a_later_part_that_the_log_refuses_is_written_again(how: str, parts: int
 def test_requests_that_wait_for_a_removal_are_sent_elsewhere_with_the_leadership() -> None:
     d = driver()
     pending_response = delete_group(d)
-    d._perform(d.table.unload())
+    d.perform(d.table.unload())
     assert d.status(pending_response) is E.NOT_COORDINATOR
     assert not d.table.removes(GROUP)
 
@@ -139,7 +139,7 @@ def test_a_bug_in_a_part_leaves_the_rest_and_the_group_can_be_deleted_again() ->
     d = driver()
     pending_response = delete_group(d)
     d.commit()
-    d._perform(d.table.interrupted(GROUP))
+    d.perform(d.table.interrupted(GROUP))
     assert d.status(pending_response) is E.UNKNOWN_SERVER_ERROR
     assert d.group.state is GroupState.EMPTY and len(positions(d)) == 13 - PART
     again = delete_group(d)
@@ -265,7 +265,7 @@ def test_a_commit_in_a_next_incarnation_of_which_a_part_is_refused_is_refused(
 def test_a_commit_in_a_next_incarnation_is_sent_elsewhere_with_the_leadership() -> None:
     d = driver()
     pending_response = commit_in_next_incarnation(d)
-    d._perform(d.table.unload())
+    d.perform(d.table.unload())
     assert {code for _, code in d.done(pending_response).partitions} == {E.NOT_COORDINATOR}
 
 

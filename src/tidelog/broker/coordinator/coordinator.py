@@ -137,7 +137,11 @@ class Coordinator(Generic[TableT]):
 
     def _find(self, key: str) -> LedPartition[TableT] | ErrorCode:
         number = self.partition_of(key)
-        led = None if number is None else self._led.get(number)
+        return self.leading(-1 if number is None else number)
+
+    def leading(self, number: int) -> LedPartition[TableT] | ErrorCode:
+        """Return a partition that is led and loaded here, or the error of requests to it."""
+        led = self._led.get(number)
         if led is None:
             return ErrorCode.NOT_COORDINATOR if self._has_metadata else _LOADING
         error = led.error

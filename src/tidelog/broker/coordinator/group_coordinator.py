@@ -13,15 +13,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.coordinator.group_partition import GroupPartition
 from tidelog.broker.coordinator.parts import InParts
-from tidelog.broker.coordinator.pending_response import PendingResponse
-from tidelog.broker.coordinator.table import KeptTopic, Shell, TableKind
+from tidelog.broker.coordinator.pending_response import PendingResponse, give
+from tidelog.broker.coordinator.table import KeptTopic, Shell, TableKind, Transactions
 from tidelog.groups import limits, offset_columns, records
-from tidelog.groups.events import Event, Tick, refuse
+from tidelog.groups.events import EndTransaction, Event, MarkerResult, Tick, refuse
 from tidelog.groups.first_sights import NO_ASSIGNMENT
 from tidelog.groups.placement import partition_for
 from tidelog.groups.records import FirstSight
@@ -29,6 +30,7 @@ from tidelog.groups.room import GroupRoom
 from tidelog.groups.settings import GroupRules, GroupSettings
 from tidelog.groups.table import GroupTable
 from tidelog.model.configs.server import ServerConfigs
+from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
 from tidelog.runtime import pace
@@ -84,6 +86,7 @@ class GroupCoordinator:
             encode=records.encode,
             payload_of=offset_columns.payload_of,
             one_by_one=offset_columns.one_by_one,
+            transactions=Transactions(_itself, attrgetter("transaction")),
             refuse=refuse_event,
             tick=Tick,
             own_part=self._own_part,
@@ -120,6 +123,17 @@ class GroupCoordinator:
             },
         )
 
+    # Transactions ------------------------------------------------------------------------------
+
+    def end_transaction(self, partition: int, event: EndTransaction) -> None:
+        """Write a marker to a partition of ``__consumer_offsets``; its response is sent now or
+        later."""
+        led = self.coordinator.leading(partition)
+        if isinstance(led, ErrorCode):
+            give(Answer(event.pending_response, MarkerResult(ErrorCode.NONE).refused(led)))
+        else:
+            cast(GroupPartition, led.own_part).end_transaction(event)
+
     # Sweeps ------------------------------------------------------------------------------------
 
     async def expire_offsets(self) -> None:
@@ -145,6 +159,10 @@ class GroupCoordinator:
 
     async def _sweep(self, sweep: Callable[[GroupPartition], Awaitable[None]]) -> None:
         await self.coordinator.sweep(lambda led: sweep(cast(GroupPartition, led.own_part)))
+
+
+def _itself(table: GroupTable) -> GroupTable:
+    return table
 
 
 def offsets_topic(configs: ServerConfigs) -> KeptTopic:

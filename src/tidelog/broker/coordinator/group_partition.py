@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator import parts
 from tidelog.broker.coordinator.parts import InParts, RestOfRemoval
-from tidelog.groups.events import Event, Expire, RemoveFormerTopicIds, RemoveTopics
+from tidelog.broker.coordinator.pending_response import give
+from tidelog.groups.events import (
+    EndTransaction,
+    Event,
+    Expire,
+    MarkerResult,
+    RemoveFormerTopicIds,
+    RemoveTopics,
+)
+from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.work import Work
 from tidelog.runtime import pace
@@ -63,6 +72,15 @@ class GroupPartition:
             if self._shell.table.removes(group_id):
                 has_more = partial(self._shell.table.removes, group_id)
                 self._begin(group_id, RestOfRemoval(has_more, partial(self._interrupt, group_id)))
+
+    def end_transaction(self, event: EndTransaction) -> None:
+        """Write a marker. It is of no group, and waits for none that is decided in parts."""
+        error = self._shell.error
+        if error is not ErrorCode.NONE:
+            give(Answer(event.pending_response, MarkerResult(ErrorCode.NONE).refused(error)))
+            return
+        self._shell.perform(self._shell.table.end_transaction(event, self._shell.now()))
+        self._shell.arm()
 
     def _begin(self, group_id: str, long: InParts | RestOfRemoval) -> None:
         self._long[group_id] = long

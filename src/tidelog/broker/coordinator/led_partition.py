@@ -27,11 +27,12 @@ from typing import Any, Generic
 from tidelog.broker.coordinator.pending_response import give, refuse_all
 from tidelog.broker.coordinator.replaying import LoadFailed, replay_to
 from tidelog.broker.coordinator.table import TableDecision, TableKind, TableT, TableWrite
-from tidelog.broker.coordinator.writes import InFlight, batches_of
+from tidelog.broker.coordinator.writes import InFlight, bytes_of
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
-from tidelog.records.batch import Rejected
+from tidelog.records.batch import BatchHeader, Rejected
+from tidelog.records.control_records import marker_in
 from tidelog.records.record import CorruptRecords
 from tidelog.records.record import Record as RecordOfLog
 from tidelog.runtime import pace
@@ -164,7 +165,12 @@ class LedPartition(Generic[TableT]):
                 return
             end = self.hosted.end_offset
             await replay_to(
-                self.hosted, self._noun, end, self._clock, self._replay, self._is_loading
+                self.hosted,
+                self._noun,
+                end,
+                self._clock,
+                (self._replay, self._replay_control),
+                self._is_loading,
             )
         # Uncommitted records could still be lost with this leader: no response may depend on them.
         if end > self.hosted.start_offset and await self._end_of(end - 1) is not ErrorCode.NONE:
@@ -181,10 +187,23 @@ class LedPartition(Generic[TableT]):
     def _is_loading(self) -> bool:
         return self.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    def _replay(self, records: Sequence[RecordOfLog]) -> None:
+    def _replay(self, header: BatchHeader, records: Sequence[RecordOfLog]) -> None:
         now = self.now()
+        transactions = self._kind.transactions
+        if header.transactional and transactions is not None:
+            of_transaction = transactions.table(self.table).replay_in_transaction
+            producer = header.producer_id, header.producer_epoch
+            for record in records:
+                of_transaction(*producer, record.key, record.value, now)
+            return
         for record in records:
             self.table.replay(record.key, record.value, now)
+
+    def _replay_control(self, header: BatchHeader, batch: memoryview) -> None:
+        transactions, marker = self._kind.transactions, marker_in(header, batch)
+        if transactions is not None and marker is not None:
+            table = transactions.table(self.table)
+            table.replay_marker(header.producer_id, header.producer_epoch, marker, self.now())
 
     async def _end_of(self, offset: int) -> ErrorCode:
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
@@ -251,10 +270,7 @@ class LedPartition(Generic[TableT]):
         """Append the records of a write; with any error but NONE no record was appended."""
         wall_ms = self._clock.wall_ms()
         max_bytes = self.hosted.log.configs.max_message_bytes
-        kind = self._kind
-        buffer = batches_of(
-            write.records, kind.encode, wall_ms, max_bytes, kind.payload_of, kind.one_by_one
-        )
+        buffer = bytes_of(write, self._kind, wall_ms, max_bytes)
         if buffer is None:
             return ErrorCode.MESSAGE_TOO_LARGE
         result = self.hosted.append(buffer, wall_ms, from_client=False)

@@ -18,6 +18,7 @@ from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.records.batch import BatchHeader
     from tidelog.records.record import Record
     from tidelog.runtime.clock import Clock
 
@@ -30,6 +31,13 @@ READ_AGAIN_S = 0.1
 """Pause of a load after a temporary failure of a read."""
 
 
+Replay = tuple[
+    Callable[["BatchHeader", Sequence["Record"]], None],
+    Callable[["BatchHeader", memoryview], None],
+]
+"""What takes the records of a batch, and a control batch."""
+
+
 class LoadFailed(Exception):
     """The log cannot be read; the text names the offset and the reason."""
 
@@ -39,14 +47,16 @@ async def replay_to(
     noun: str,
     end: int,
     clock: Clock,
-    replay: Callable[[Sequence[Record]], None],
+    replay: Replay,
     goes_on: Callable[[], bool],
 ) -> None:
     """Replay all records below ``end``. O(log); yields after each turn.
 
-    ``noun`` is that of the table's keys, for the log.
+    ``noun`` is that of the table's keys, for the log. ``replay`` gets the records of a batch in
+    parts, and a control batch as it is.
     Ends early when the load no longer ``goes_on``. Raises LoadFailed, CorruptRecords.
     """
+    replay_records, replay_control = replay
     position = hosted.start_offset
     turn = pace.Turn(clock)
     has_warned = False
@@ -72,9 +82,13 @@ async def replay_to(
             batch = found[at : at + header.size]
             if not crc_is_right(batch, header.crc):
                 raise LoadFailed(f"the batch at offset {header.base_offset} has a wrong CRC")
-            if not header.control:
+            if header.control:
+                replay_control(header, batch)
+                if await turn.pause() and not goes_on():
+                    return
+            else:
                 for records in pace.parts(read_batch(batch)):
-                    replay(records)
+                    replay_records(header, records)
                     if await turn.pause() and not goes_on():
                         return
             position = header.next_offset

@@ -7,7 +7,8 @@ groups' coordinator gives stands in ``group_coordinator``.
 A table has keys (for groups: group ids). An event of a key, a write and its records are the
 table's own: the shell passes them on. Calls of the shell::
 
-    table.replay(key, value, now)      for each record of the log when leadership begins
+    table.replay(key, value, now)      for each record of the log when leadership begins; what a
+                                       transaction wrote goes to ``TableKind.transactions``
     table.loaded(now)                  once the end of the log is committed
     table.decide(key, event, now)      a request, or an event of the coordinator's own
     table.due(now)                     at next_deadline_ms; then decide(key, kind.tick(now), now)
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.model.errors import ErrorCode
+    from tidelog.records.control_records import EndMarker
 
 
 class TableWrite(Protocol):
@@ -183,6 +185,57 @@ class KeptTopic:
     configs: Mapping[str, str]
 
 
+class TransactionalTable(Protocol):
+    """The part of a table that may be written in transactions."""
+
+    def replay_in_transaction(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        key: bytes | memoryview | None,
+        value: bytes | memoryview | None,
+        now_ms: int,
+        /,
+    ) -> None:
+        """Apply one record of a transactional batch: as ``Table.replay``."""
+
+    def replay_marker(
+        self, producer_id: int, producer_epoch: int, marker: EndMarker, now_ms: int, /
+    ) -> None:
+        """Apply the marker of a transaction."""
+
+
+class WrittenInTransaction(Protocol):
+    """The part of a write that a transaction writes: its records, or its marker."""
+
+    @property
+    def producer_id(self) -> int:
+        """The id of its producer."""
+
+    @property
+    def producer_epoch(self) -> int:
+        """The epoch of its producer."""
+
+    @property
+    def records(self) -> Sequence[Any]:
+        """As ``TableWrite.records``; none with a marker."""
+
+    @property
+    def marker(self) -> EndMarker | None:
+        """The marker, if it is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions(Generic[TableT]):
+    """What the shell needs of a kind of table that may be written in transactions."""
+
+    table: Callable[[TableT], TransactionalTable]
+    """Return the table, to replay what transactions wrote."""
+    part: Callable[[Any], WrittenInTransaction | None]
+    """Return the part of a write that follows its other records in the log, in batches of a
+    transaction; then these may be none."""
+
+
 def _nothing() -> None:
     pass
 
@@ -212,5 +265,7 @@ class TableKind(Generic[TableT]):
     payload_of: Callable[[Sequence[Any]], tuple[bytes, int]] | None = None
     """Return the records of a write as those of one batch, all with its time, and their number;
     None: ``encode`` makes all of them."""
+    transactions: Transactions[TableT] | None = None
+    """None: no transaction writes to this log."""
     one_by_one: Callable[[Sequence[Any]], Iterable[Any]] = iter
     """Return the records of a write that ``encode`` takes: one may stand for many in the log."""

@@ -9,9 +9,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tidelog.broker.coordinator.table import TableWrite
-from tidelog.records.batch import HEADER_SIZE
+from tidelog.broker.coordinator.table import TableKind, TableWrite, WrittenInTransaction
+from tidelog.records.batch import HEADER_SIZE, TRANSACTIONAL_BIT, seal_batch, walk
 from tidelog.records.builder import NewRecord, build_batch, build_encoded
+from tidelog.records.control_records import marker_batch
+
+NO_LEADER_EPOCH = -1
+"""The append sets it."""
 
 RECORD_OVERHEAD_BYTES = 32
 """Upper bound of what a record adds to its key and value: lengths, deltas, attributes."""
@@ -32,6 +36,47 @@ class InFlight:
         self.done = True
         if self.timer is not None:
             self.timer.cancel()
+
+
+def bytes_of(write: TableWrite, kind: TableKind[Any], wall_ms: int, max_bytes: int) -> bytes | None:
+    """Return a write as batches of at most ``max_bytes``, those of a transaction last; None if one
+    record is larger."""
+    encode, payload_of, one_by_one = kind.encode, kind.payload_of, kind.one_by_one
+    part = None if kind.transactions is None else kind.transactions.part(write)
+    if part is None:
+        return batches_of(write.records, encode, wall_ms, max_bytes, payload_of, one_by_one)
+    plain: bytes | None = b""
+    if write.records:
+        plain = batches_of(write.records, encode, wall_ms, max_bytes, payload_of, one_by_one)
+    if part.marker is not None:
+        own: bytes | None = marker_batch(
+            part.marker,
+            producer_id=part.producer_id,
+            producer_epoch=part.producer_epoch,
+            leader_epoch=NO_LEADER_EPOCH,
+            timestamp_ms=wall_ms,
+        )
+    else:
+        own = batches_of(part.records, encode, wall_ms, max_bytes, payload_of, one_by_one)
+        own = None if own is None else _in_transaction(own, part)
+    return None if plain is None or own is None else plain + own
+
+
+def _in_transaction(batches: bytes, part: WrittenInTransaction) -> bytes:
+    """Return batches as those of a transaction. Their sequence numbers are 0, as in Kafka: a
+    coordinator repeats nothing."""
+    return b"".join(
+        seal_batch(
+            header._replace(
+                attributes=header.attributes | TRANSACTIONAL_BIT,
+                producer_id=part.producer_id,
+                producer_epoch=part.producer_epoch,
+                base_sequence=0,
+            ),
+            memoryview(batches)[at + HEADER_SIZE : at + header.size],
+        )
+        for at, header in walk(batches)
+    )
 
 
 def batches_of(

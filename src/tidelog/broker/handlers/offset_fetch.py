@@ -5,8 +5,9 @@
   topic: Kafka's tools ask until their time-out for the ends of all that the response has.
 - An error of the group is in every partition (v1), at the top level (v2-7), or in each requested
   group (v8+, KIP-709).
-- v5+: leader epochs (KIP-320). v7+: ``require_stable`` has no effect, because there are no pending
-  transactional commits (KIP-447).
+- v5+: leader epochs (KIP-320).
+- v7+ with ``require_stable``: UNSTABLE_OFFSET_COMMIT for a partition that has an offset of an open
+  transaction, also of one that the log has not committed (KIP-447). Without it, what is committed.
 - v9+, tag 10000 ``include_expiry``: when each offset expires (time of day), -1 while members keep
   it.
 - v10: topics by id (KIP-848); UNKNOWN_TOPIC_ID for each partition of an id without a topic here.
@@ -107,6 +108,18 @@ class _Open:
                 judged.append((index, offset))
         return judged
 
+    def set_unstable(self, broker: Broker, table: GroupTable, name: str, parts: list[Any]) -> None:
+        """Refuse the partitions of the response that have offsets of open transactions."""
+        unstable = table.unstable(self.group_id, name, broker.metadata.id_of)
+        if not unstable:
+            return
+        for row, part in enumerate(parts):
+            index = part.partition_index
+            if index in unstable:
+                self.begun.pop(TopicPartition(name, index), None)
+                error = ErrorCode.UNSTABLE_OFFSET_COMMIT
+                parts[row] = type(part)(index, *_fields(None), error)
+
     def built(self, name: str, parts: list[Any]) -> None:
         """Take the partitions of the response that ``judge`` has begun at their birth."""
         if self.begun:
@@ -172,6 +185,8 @@ def _groups(broker: Broker, request: messages.OffsetFetchRequest, by_id: bool) -
             parts = [_GroupPartition(index, *_fields(offset)) for index, offset in offsets]
             if request.include_expiry:
                 _add_expiry(table.get(group.group_id), name, parts, committed)
+            if request.require_stable:
+                rest.set_unstable(broker, table, name, parts)
             rest.built(name, parts)
             if topics and topics[-1].name == name:
                 topics[-1].partitions += parts
@@ -223,6 +238,8 @@ def _one_group(
     for name, committed in _found(broker, table, request.group_id, request.topics):
         offsets = rest.judge(broker, table, name, committed)
         parts = [_Partition(index, *_fields(offset)) for index, offset in offsets]
+        if request.require_stable:
+            rest.set_unstable(broker, table, name, parts)
         rest.built(name, parts)
         if topics and topics[-1].name == name:
             topics[-1].partitions += parts

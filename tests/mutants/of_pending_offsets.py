@@ -1,0 +1,124 @@
+"""Broken rules of offsets that transactions commit."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+RULES = "tests/unit/groups/test_transactions.py"
+RANDOM = "tests/unit/groups/test_transactions_random.py"
+BROKER = "tests/broker/test_group_transactions.py"
+
+MUTANTS = (
+    Mutant(
+        "pending offsets count before their marker",
+        "src/tidelog/groups/replay.py::pend",
+        "        group.flying.pend(producer_id, columns.topic, columns.partitions, values)\n",
+        "        _put_offsets(group, record)\n",
+        f"{RULES} {RANDOM}",
+    ),
+    Mutant(
+        "the later marker wins, not the later offset",
+        "src/tidelog/groups/pending_offsets.py::PendingOffsets.end",
+        "                    if pending.orders[partition] < winner.orders[partition]:\n",
+        "                    if False:\n",
+        f"{RULES} {RANDOM}",
+    ),
+    Mutant(
+        "a marker takes back a plain commit after the offset",
+        "src/tidelog/groups/replay.py::apply",
+        "    if group.flying.pending is not None:\n",
+        "    if False:\n",
+        f"{RULES} {RANDOM}",
+    ),
+    Mutant(
+        "a stable fetch does not wait for offsets in flight",
+        "src/tidelog/groups/offsets_in_flight.py::OffsetsInFlight.unstable",
+        "            for record in self.pending.flying:\n",
+        "            for record in ():\n",
+        f"{RULES} {RANDOM}",
+    ),
+    Mutant(
+        "a removal of a group leaves what is pending",
+        "src/tidelog/groups/offsets_in_flight.py::OffsetsInFlight.by_partition",
+        "        if self.pending is None:\n",
+        "        if True:\n",
+        f"{RULES} {RANDOM}",
+    ),
+    Mutant(
+        "a group with pending offsets alone is forgotten",
+        "src/tidelog/groups/group.py::Group.idle",
+        "            and self.flying.pending is None\n",
+        "",
+        RULES,
+    ),
+    Mutant(
+        "an aborted transaction counts",
+        "src/tidelog/groups/pending_offsets.py::PendingOffsets.end",
+        "        if not committed:\n",
+        "        if False:\n",
+        f"{RULES} {RANDOM}",
+    ),
+    Mutant(
+        "a producer of a former epoch is not fenced",
+        "src/tidelog/groups/committing_producers.py::CommittingProducers.why_no_commit",
+        "        if event.producer_epoch < self.epochs(event.producer_id).producer:\n",
+        "        if False:\n",
+        RULES,
+    ),
+    Mutant(
+        "the marker of a deposed coordinator is taken",
+        "src/tidelog/groups/committing_producers.py::CommittingProducers.why_no_marker",
+        "        if event.coordinator_epoch < known.coordinator:\n",
+        "        if False:\n",
+        RULES,
+    ),
+    Mutant(
+        "a repeated marker is written again",
+        "src/tidelog/groups/committing_producers.py::CommittingProducers.is_repeated",
+        "            ended is not None\n",
+        "            False\n            and ended is not None\n",
+        f"{RULES} {BROKER}",
+    ),
+    Mutant(
+        "the producer and coordinator of a load are not fenced",
+        "src/tidelog/groups/table.py::GroupTable.replay_in_transaction",
+        "        self.transactions.note(producer_id, producer_epoch, record.group_id)\n",
+        "        self.transactions.note(producer_id, 0, record.group_id)\n",
+        f"{RULES} {RANDOM} {BROKER}",
+    ),
+    Mutant(
+        "a load skips markers",
+        "src/tidelog/broker/coordinator/replaying.py::replay_to",
+        "                replay_control(header, batch)\n",
+        "                pass\n",
+        BROKER,
+    ),
+    Mutant(
+        "a load takes offsets of transactions for plain ones",
+        "src/tidelog/broker/coordinator/led_partition.py::LedPartition._replay",
+        "        if header.transactional and transactions is not None:\n",
+        "        if False:\n",
+        BROKER,
+    ),
+    Mutant(
+        "offsets of a transaction are written as plain ones",
+        "src/tidelog/broker/coordinator/writes.py::_in_transaction",
+        "header.attributes | TRANSACTIONAL_BIT",
+        "header.attributes",
+        BROKER,
+    ),
+    Mutant(
+        "the fast path of OffsetFetch does not wait for transactions",
+        "src/tidelog/broker/coordinator/committed_fast_path.py::answer",
+        "    if asked.require_stable and group is not None and group.flying.pending is not None:\n",
+        "    if False:\n",
+        BROKER,
+    ),
+    Mutant(
+        "pending offsets of a group have no limit",
+        "src/tidelog/groups/offsets.py::_Judge.__init__",
+        "group.offset_count if pending is None else group.offset_count + pending.count\n",
+        "group.offset_count\n",
+        RULES,
+    ),
+)
