@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(
         "the marker of a deposed coordinator is taken",
         "src/tidelog/groups/committing_producers.py::CommittingProducers.why_no_marker",
-        "        if event.coordinator_epoch < known.coordinator:\n",
+        "        if event.coordinator_epoch < highest.coordinator:\n",
         "        if False:\n",
         RULES,
     ),
