@@ -31,7 +31,7 @@ KEPT = (
     "nameless",
     "held",
     "seen",
-    "loaded_revision",
+    "loaded",
     "kept_configs",
     "undeletable",
     "fences",
@@ -94,6 +94,13 @@ class World:
         again.brokers = self.cluster.brokers
         for kept in KEPT:
             setattr(again, kept, getattr(self.cluster, kept))
+        for path in again.damaged:
+            # What counts in their place is what this controller knew of them.
+            above, _, name = path.rpartition("/")
+            if above == layout.TOPIC_CONFIGS:
+                again.topic_configs[name] = self.cluster.topic_configs[name]
+            elif above == layout.BROKER_CONFIGS:
+                again.broker_configs[name] = self.cluster.broker_configs[name]
         assert again == self.cluster
 
     def commit_only(self, writes: tuple[Write, ...]) -> None:

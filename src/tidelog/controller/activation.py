@@ -12,7 +12,7 @@ from itertools import chain
 from uuid import UUID
 
 from tidelog.controller.decisions import levels
-from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.cluster import ClusterState, LoadedStore
 from tidelog.controller.decisions.decision import Put, Write
 from tidelog.controller.decisions.journal import committed, operations, with_revision
 from tidelog.controller.decisions.lost_store import adoption, is_empty, why_no_id
@@ -90,7 +90,7 @@ async def activate(
         raise AnotherActive("Another controller is active.")
     cluster = ClusterState(layers=layers, level=level)
     load(cluster, await _whole(store))
-    cluster.loaded_revision = cluster.revision
+    _note_loaded(cluster)
     for path in _INDISPENSABLE:
         if path in cluster.damaged:
             raise StoreRefused(
@@ -129,6 +129,12 @@ async def activate(
     cluster.versions[layout.CONTROLLER] = 0
     committed(cluster, multi_write, complete)
     return cluster
+
+
+def _note_loaded(cluster: ClusterState) -> None:
+    """Note what the store had before this controller wrote to it."""
+    newest = cluster.counters.get(layout.PARTITION_EPOCH, 0)
+    cluster.loaded = LoadedStore(cluster.revision, newest)
 
 
 async def _check_identity(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.elections import is_unclean_election
 from tidelog.controller.requests import BROKER, TOPIC, Gone
@@ -129,6 +129,28 @@ def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
             # Kafka's queue: the topic stays in the store, but clients no longer see it.
             changes.stops.add(name)
             _add_gone(before, changes, name)
+    return changes
+
+
+def changes_of_reading(
+    unread: Collection[str], before: ClusterState, after: ClusterState
+) -> Changes:
+    """Return the changes when other topics can be read than before: brokers know which cannot.
+
+    Another node than a topic's may have made it readable. One that is gone with all its nodes was
+    deleted, and brokers still show it.
+    """
+    now = set(after.unreadable_topics)
+    changes = Changes(brokers=now != set(unread))
+    for name in set(unread) - now:
+        node = after.topics.get(name)
+        if node is not None:
+            changes.partitions |= {TopicPartition(name, index) for index in node.partitions}
+            continue
+        indexes = {tp.partition for tp in before.states if tp.topic == name}
+        history = before.topic_histories.get(name)
+        topic_id = NO_ID if history is None else layout.parse_id(history.topic_id) or NO_ID
+        changes.gone[name] = Gone(name, topic_id, tuple(sorted(indexes)) or (0,))
     return changes
 
 

@@ -30,7 +30,7 @@ from tidelog.controller.decisions.decision import Remove, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.external_changes import WATCHED, WATCHED_CHILDREN, Taken
 from tidelog.controller.decisions.journal import parts
-from tidelog.controller.pending import Changes, changes_of, kinds_at
+from tidelog.controller.pending import Changes, changes_of, changes_of_reading, kinds_at
 from tidelog.controller.performing import NotActive, Performer
 from tidelog.controller.written_plan import begin_plan
 from tidelog.metadata import layout
@@ -345,11 +345,7 @@ class StoreWatches:
         changes.add(_of_topics(draft, changed_nodes))
         changes.add(_unmarked(before, draft))
         # Brokers know which topics are unreadable: that one is repaired, or gone, is said as well.
-        unread = set(before.unreadable_topics)
-        changes.brokers |= unread != set(draft.unreadable_topics)
-        # Another node than the topic's may have made it readable: that of its history.
-        readable = unread.difference(draft.unreadable_topics)
-        changes.add(Changes(partitions=_partitions(draft, readable)))
+        changes.add(changes_of_reading(before.unreadable_topics, before, draft))
         # Also of what cannot be read, which is no write.
         changes.kinds.update(kinds_at(changed_nodes))
         before.adopt(draft)

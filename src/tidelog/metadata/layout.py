@@ -7,7 +7,7 @@ A node that cannot be read becomes a value, ``Damaged``, with its path: the othe
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from uuid import UUID
 
@@ -73,12 +73,14 @@ CONTAINERS = (
 class Damaged:
     """A node whose content cannot be read or cannot be, with one clause that says why.
 
-    ``record`` is its content if that is sound by itself, and other nodes contradict it.
+    ``record`` is its content if that is sound by itself, and other nodes contradict it. ``former``
+    is the content that a controller knows from before the damage.
     """
 
     path: str
     why: str
     record: Record | None = None
+    former: Record | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         verb = "cannot be read" if self.record is None else "cannot be right"

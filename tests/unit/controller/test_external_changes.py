@@ -350,7 +350,11 @@ def test_no_record_goes_by_configurations_that_cannot_be_read() -> None:
     for name in ("t", "another"):
         configs = world.cluster.resolve(name).configs
         assert (configs.retention_ms, configs.retention_bytes, configs.compacted) == (-1, -1, False)
-    # Nor is a minimum lowered by that.
+    # Nor is a minimum lowered by that: the known one counts, and of one that was never read all.
+    assert world.cluster.resolve("t").configs.min_insync_replicas == 2
+    assert world.cluster.resolve("another").configs.min_insync_replicas == 1
+    load(again := ClusterState(), world.nodes())
+    assert again.min_insync("t", 3) == again.min_insync("another", 3) == 3
     assert world.cluster.states[T0].eligible_replicas == [2]
     assert config_effects.of_a_start(world.cluster).writes == ()
     outside(world, Set(path, own), Delete(defaults))

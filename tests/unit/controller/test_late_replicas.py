@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import count
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from tests.support.controller_world import World
@@ -244,7 +245,9 @@ def test_a_removed_incarnation_is_stale() -> None:
     world = accepted({(T, 0): end(), (T, 1): end()}, {})
     for epoch, birth, stale in ((8, 2, True), (8, 0, False), (7, 2, False)):
         node = PartitionNode(epoch, birth_epoch=birth)
-        world.commit((Put(layout.partition("t", 1), node),))
+        history = world.cluster.topic_histories["t"]
+        resized = msgspec.structs.replace(history, resize_epoch=max(2, history.resize_epoch))
+        world.commit((Put(layout.topic_history("t"), resized), Put(layout.partition("t", 1), node)))
         world.cluster.inventories[2] = {(T, 1): end()}
         assert (fates(world) == {}) is stale, node
 

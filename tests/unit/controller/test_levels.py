@@ -354,9 +354,14 @@ def test_a_level_below_1_5_is_refused_if_a_topic_was_resized(
     fields: dict[str, Any], node: PartitionNode, refused: bool
 ) -> None:
     world = world_at("1.5")
-    world.create(TopicToCreate("t"), TopicToCreate("u"))
+    # A retired partition is not the only one.
+    count = 1 + (node.retirement_epoch >= 0)
+    world.create(TopicToCreate("t", count, 1), TopicToCreate("u"))
     history = msgspec.structs.replace(world.cluster.topic_histories["t"], **fields)
-    world.commit((Put(layout.topic_history("t"), history), Put(layout.partition("t", 0), node)))
+    # The older record is damaged when it is loaded.
+    world.commit_only(
+        (Put(layout.topic_history("t"), history), Put(layout.partition("t", 0), node))
+    )
     assert levels.why_refused(world.cluster) is None
     for level in ("1.4", "1.0"):
         moved_to(world, level)

@@ -210,8 +210,10 @@ def test_the_next_incarnation_is_another_than_what_the_former_one_left() -> None
     )
     state = msgspec.structs.replace(cluster.states[T4], leader_epoch=4, isr=[1, 3])
     born = PartitionNode(20, birth_epoch=4, birth_offset=100)
+    history = msgspec.structs.replace(cluster.topic_histories[TOPIC], resize_epoch=4)
     world.commit(
         (
+            Put(layout.topic_history(TOPIC), history),
             Put(layout.topic(TOPIC), node),
             Put(layout.partition(*T5), born),
             Put(layout.state(*T5), state),

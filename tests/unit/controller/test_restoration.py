@@ -14,7 +14,7 @@ from tests.support.controller_world import World
 from tidelog.controller import requests
 from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import losses, soft_state
-from tidelog.controller.decisions.cluster import ClusterState, LogEnd
+from tidelog.controller.decisions.cluster import ClusterState, LoadedStore, LogEnd
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal
 from tidelog.controller.decisions.deletion import take_up
@@ -101,7 +101,7 @@ def holds(world: World, broker: int, partition: int, epoch: int, end: int) -> No
 def test_a_broker_that_has_seen_more_shows_it(seen: tuple[int, int], gone_back: bool) -> None:
     cluster = ClusterState()
     cluster.counters = {layout.CONTROLLER_EPOCH: 7, layout.REVISION: 100}
-    cluster.loaded_revision = 90
+    cluster.loaded = LoadedStore(90)
     assert (why_gone_back(cluster, request(1, seen)) is not None) is gone_back
 
 

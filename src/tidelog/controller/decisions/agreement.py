@@ -20,17 +20,26 @@ Its content is kept, and counts again once the others agree.
 | a topic's counts, and its partitions | they are not known: ``completion`` counts |
 | a topic's id, and that of its history | the topic's node is damaged: replicas with the other id |
 | | would become stale |
+| a topic's id, and those of replicas: none has it | the same, whatever its history says |
+| a state, and a higher leader epoch of a replica | the state is damaged: it is an older copy |
+| a topic that was resized, and no history of it | the history is damaged: counts would go back |
+| a topic's count, and its retired partitions, | the topic's node is damaged: an older copy |
+| while its history cannot be read | |
+| a replica, and neither state nor node of its | the state is damaged: the partition is not new |
+| partition | |
 
 None of this holds while the store counts as an older copy: its acceptance writes in parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from uuid import UUID
 
 import msgspec
 
 from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
+from tidelog.controller.decisions.ended_data import has_ended
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import PartitionState, Record, TopicNode
@@ -44,23 +53,123 @@ def contradicted(cluster: ClusterState) -> Iterator[Damaged]:
     """Yield the nodes that others contradict, and raise counters that went back. O(nodes)."""
     if cluster.went_back is not None:
         return
+    yield from list(_histories(cluster, cluster.topics))
     yield from list(_states(cluster, cluster.states))
     yield from list(_lost(cluster, cluster.topics))
     yield from list(_deletions(cluster))
     yield from list(_epochs(cluster))
     yield from list(_ids(cluster, cluster.topics))
+    yield from list(_counts(cluster, cluster.topics))
 
 
 def contradicted_of(cluster: ClusterState, topics: Collection[str]) -> Iterator[Damaged]:
     """Yield the same of some topics whose nodes other programs have written."""
     if cluster.went_back is not None:
         return
+    yield from _histories(cluster, topics)
     for name in topics:
         node = cluster.topics.get(name)
-        places = () if node is None else (TopicPartition(name, x) for x in node.partitions)
+        places = [] if node is None else [TopicPartition(name, x) for x in node.partitions]
         yield from _states(cluster, places)
+        yield from _older(cluster, places)
     yield from _lost(cluster, topics)
     yield from _ids(cluster, topics)
+    yield from _reported_ids(cluster, topics)
+    yield from _counts(cluster, topics)
+
+
+def _older(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator[Damaged]:
+    """Yield the states below the leader epochs that replicas had when their brokers registered.
+
+    Only another program puts such a state there: of an older store all brokers know more.
+    """
+    for tp in places:
+        state = cluster.states.get(tp)
+        if state is None:
+            continue
+        ends = {broker: cluster.log_end(broker, tp) for broker in cluster.hosts(tp)}
+        epochs = {broker: end.leader_epoch for broker, end in ends.items() if end is not None}
+        newest = max(epochs, key=epochs.__getitem__, default=NO_LEADER)
+        if newest != NO_LEADER and epochs[newest] > state.leader_epoch:
+            why = (
+                f"its leader epoch {state.leader_epoch} is older than {epochs[newest]}, which "
+                f"broker {newest} has: put a newer copy back, for its ISR is out of date"
+            )
+            yield Damaged(layout.state(*tp), why, state)
+
+
+def _reported_ids(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
+    """Yield the nodes of topics whose brokers have replicas with other ids only: they would become
+    stale. A topic that was deleted, or given up, is no proof."""
+    names = [name for name in topics if not _is_reported(cluster, name)]
+    if not names or not cluster.level.topic_ids:
+        return
+    ids: dict[str, list[UUID]] = {}
+    for topic_id, name in cluster.held.items():
+        if topic_id not in cluster.deletions and topic_id not in cluster.names:
+            ids.setdefault(name, []).append(topic_id)
+    for name in names:
+        node = cluster.topics.get(name)
+        if node is None or node.topic_id is None or name in cluster.marked:
+            continue
+        if _began_here(cluster, name, node):
+            # The reports of brokers are older than it.
+            continue
+        for topic_id in ids.get(name, ()):
+            broker = _holder(cluster, node, topic_id)
+            if broker is not None:
+                why = (
+                    f"its id is {node.topic_id}, and broker {broker} has the topic with the id "
+                    f"{layout.id_text(topic_id)}: put the node with that id back, and "
+                    f"{layout.topic_history(name)} with it"
+                )
+                yield Damaged(layout.topic(name), why, node)
+                break
+
+
+def _began_here(cluster: ClusterState, name: str, node: TopicNode) -> bool:
+    """Return whether this controller has created a topic since it loaded the store."""
+    stored = (cluster.partition_nodes.get(TopicPartition(name, x)) for x in node.partitions)
+    return any(x is not None and x.partition_epoch > cluster.loaded.partition_epoch for x in stored)
+
+
+def _is_reported(cluster: ClusterState, name: str) -> bool:
+    node = cluster.topics.get(name)
+    return node is not None and _holder(cluster, node, cluster.topic_id(name)) is not None
+
+
+def _holder(cluster: ClusterState, node: TopicNode, topic_id: UUID) -> int | None:
+    """Return a broker that reported a replica with an id and holds it rightfully; or None."""
+    for index, replicas in node.partitions.items():
+        for broker in replicas:
+            is_there = (topic_id, index) in cluster.inventories.get(broker, {})
+            if is_there and not has_ended(cluster, topic_id, index, broker):
+                return broker
+    return None
+
+
+def to_judge(
+    cluster: ClusterState, replicas: Iterable[tuple[UUID, int]], held: Mapping[UUID, str]
+) -> set[str]:
+    """Return the topics that the report of a broker's replicas may contradict, or agree with now.
+
+    ``held`` has the names of the topic ids.
+    """
+    topics = {
+        name
+        for path, damaged in cluster.damaged.items()
+        if isinstance(damaged.record, TopicNode) and (name := layout.topic_of(path)) is not None
+    }
+    for topic_id, index in replicas:
+        name = held.get(topic_id, "")
+        node = cluster.topics.get(name)
+        if node is None:
+            continue
+        tp = TopicPartition(name, index)
+        is_new = tp not in cluster.states and index in node.partitions
+        if cluster.topic_id(name) != topic_id or is_new:
+            topics.add(name)
+    return topics
 
 
 def _ids(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
@@ -77,6 +186,67 @@ def _ids(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
         yield Damaged(layout.topic(name), why, node)
 
 
+def _histories(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
+    """Yield the histories that are older than the nodes of their partitions, or missing where the
+    topic was resized: counts, births and epochs would go back."""
+    for name in (name for name in topics if name not in cluster.marked):
+        node, history = cluster.topics.get(name), cluster.topic_histories.get(name)
+        path = layout.topic_history(name)
+        if node is None or path in cluster.damaged:
+            continue
+        if history is None:
+            if _was_resized(cluster, name):
+                why = f"it is missing, and {name} was resized"
+                yield Damaged(path, f"{why}: put it back, for example from a backup of the store")
+            continue
+        for index in node.partitions:
+            stored = cluster.partition_nodes.get(TopicPartition(name, index))
+            if stored is None or stored.birth_epoch == 0 > stored.retirement_epoch:
+                continue
+            epoch = max(stored.birth_epoch, stored.retirement_epoch)
+            if epoch > history.resize_epoch:
+                why = (
+                    f"its resize epoch {history.resize_epoch} is older than {epoch}, which the "
+                    f"partition {index} has: put a newer copy back"
+                )
+                yield Damaged(path, why, history)
+                break
+
+
+def _counts(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
+    """Yield the nodes of topics whose count is not that of their partitions, while the history that
+    could correct it cannot be read: a copy of before a resize."""
+    for name in topics:
+        node = cluster.topics.get(name)
+        count = None if node is None else node.undeleted_partition_count
+        if node is None or count is None or layout.topic_history(name) not in cluster.damaged:
+            continue
+        if not _is_retired_above(cluster, name, count):
+            why = (
+                f"its count is {count}, which is not that of the partitions that take records, and "
+                f"{layout.topic_history(name)} cannot be read: put both back"
+            )
+            yield Damaged(layout.topic(name), why, node)
+
+
+def _was_resized(cluster: ClusterState, name: str) -> bool:
+    """Return whether a topic was ever resized, as far as its nodes say."""
+    node, history = cluster.topics.get(name), cluster.topic_histories.get(name)
+    if history is not None:
+        return bool(history.resize_epoch or history.resize or history.former)
+    if node is None:
+        return False
+    stored = [cluster.partition_nodes.get(TopicPartition(name, x)) for x in node.partitions]
+    if any(one is not None and (one.birth_epoch or one.retirement_epoch >= 0) for one in stored):
+        return True
+    # A shrink removes nodes, and a copy of before it still names their partitions.
+    if cluster.level.resizes and any(stored) and not all(stored):
+        with_state = (TopicPartition(name, x) in cluster.states for x in node.partitions)
+        return not all(with_state)
+    counts = node.initial_partition_count, node.undeleted_partition_count
+    return None not in counts and counts[0] != counts[1]
+
+
 def _lost(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
     """Yield the nodes of partitions that are missing where the other one of the two is there.
 
@@ -84,20 +254,33 @@ def _lost(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
     """
     # The nodes of a large topic that is deleted go in several commits, while it is marked.
     for name in (name for name in topics if name not in cluster.marked):
-        node, history = cluster.topics.get(name), cluster.topic_histories.get(name)
-        was_resized = history is not None and bool(
-            history.resize_epoch or history.resize or history.former
-        )
+        node = cluster.topics.get(name)
+        was_resized = _was_resized(cluster, name)
         for tp in () if node is None else (TopicPartition(name, x) for x in node.partitions):
             has_state, has_node = tp in cluster.states, tp in cluster.partition_nodes
             if has_state and not has_node and was_resized:
                 path, why = layout.partition(*tp), f"it is missing, and {name} was resized"
             elif has_node and not has_state:
                 path, why = layout.state(*tp), "it is missing, and the partition's node is there"
+            elif (
+                broker := None if has_node or has_state else _replica_of(cluster, tp)
+            ) is not None:
+                path, why = layout.state(*tp), f"it is missing, and broker {broker} has a replica"
             else:
                 continue
             if path not in cluster.damaged:
                 yield Damaged(path, f"{why}: put it back, for example from a backup of the store")
+
+
+def _replica_of(cluster: ClusterState, tp: TopicPartition) -> int | None:
+    """Return an assigned broker that reported a replica of a partition, or None.
+
+    Of a partition that a resize makes, or that was removed, only former incarnations are there.
+    """
+    history = cluster.topic_histories.get(tp.topic)
+    if history is not None and (history.resize is not None or tp.partition in history.former):
+        return None
+    return next((x for x in cluster.replicas(tp) if cluster.any_log_end(x, tp) is not None), None)
 
 
 def put_aside(cluster: ClusterState, topics: Collection[str]) -> list[tuple[str, Record]]:
@@ -137,12 +320,16 @@ def _agrees(cluster: ClusterState, name: str, count: int) -> bool:
     if history is None or not history.resize_epoch or history.resize is not None:
         # Its count is the initial one, or that of the plan.
         return True
+    return _is_retired_above(cluster, name, count) and count >= history.initial_partition_count
+
+
+def _is_retired_above(cluster: ClusterState, name: str, count: int) -> bool:
     # The partition below the count takes records, and the one above it is retired.
     for index, is_retired in ((count - 1, False), (count, True)):
         node = cluster.partition_nodes.get(TopicPartition(name, index))
         if node is not None and (node.retirement_epoch >= 0) != is_retired:
             return False
-    return count >= history.initial_partition_count
+    return True
 
 
 def _states(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator[Damaged]:
@@ -167,10 +354,9 @@ def _why_not_of(
     if state.leader not in replicas and state.leader != NO_LEADER:
         return f"its leader is {state.leader}, and {assigned}"
     history = cluster.topic_histories.get(tp.topic)
-    if history is None:
-        return None
-    # A replica that was moved away owes a stop until it has left the ISR (KIP-455).
-    owing = history.pending_stops.get(tp.partition, {})
+    # A replica that was moved away owes a stop until it has left the ISR (KIP-455). While the
+    # history cannot be read either node may be the older one: no replica is given up.
+    owing = {} if history is None else history.pending_stops.get(tp.partition, {})
     hosts = {*replicas, *(state.target_replicas or ()), *owing}
     strange = not hosts.issuperset(state.isr)
     if strange:

@@ -27,6 +27,7 @@ from tidelog.metadata.records import (
     TopicNode,
     UncertainReplicas,
 )
+from tidelog.metadata.soundness import HIGHEST_EPOCH
 from tidelog.model.configs.resolve import BrokerLayers, ResolvedTopic, TopicResolver
 from tidelog.model.levels import LATEST, Level
 from tidelog.model.topics import TopicPartition, hosts_of
@@ -80,6 +81,14 @@ class StorePast(NamedTuple):
     founded_as: str = ""
     ended: EndedData = EndedData()
     uncertain: UncertainReplicas = UncertainReplicas()
+
+
+class LoadedStore(NamedTuple):
+    """The revision and the newest partition epoch of a store when a controller loaded it; no
+    partition counts as newer while that is not known."""
+
+    revision: int = 0
+    partition_epoch: int = HIGHEST_EPOCH
 
 
 class BrokerShortages(NamedTuple):
@@ -152,7 +161,7 @@ class ClusterState:
     logs that each broker reported at its registration (``inventories``; ``nameless`` are the
     replicas without a topic id, by name; ``held`` has the name of each reported topic id);
     ``seen``, the highest (controller epoch, store revision) that each broker reported;
-    ``loaded_revision``, that of the store before this controller wrote to it.
+    ``loaded``, what the store had before this controller wrote to it.
 
     ``fences`` has the reports of fences and seals of the topics that are being resized, and
     ``unaware`` when each broker last saw a writer without a partition count, by topic;
@@ -215,7 +224,7 @@ class ClusterState:
     nameless: dict[int, dict[TopicPartition, LogEnd]] = field(default_factory=dict)
     held: dict[UUID, str] = field(default_factory=dict)
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)
-    loaded_revision: int = 0
+    loaded: LoadedStore = field(default_factory=LoadedStore)
     fences: dict[str, dict[int, FenceReport]] = field(default_factory=dict, compare=False)
     unaware: dict[UUID, dict[int, int]] = field(default_factory=dict, compare=False)
     unaware_said: dict[UUID, dict[int, tuple[int, int]]] = field(

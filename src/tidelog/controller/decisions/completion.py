@@ -163,11 +163,16 @@ def _identity(
     assigned = {broker for replicas in node.partitions.values() for broker in replicas}
     reports = [cluster.nameless.get(broker, {}) for broker in assigned]
     has_nameless = any(tp.topic == name for report in reports for tp in report)
+    is_new = layout.partitions(name) not in cluster.versions
+    own = _id_of(node)
+    reports_of_ids = [cluster.inventories.get(broker, {}) for broker in assigned]
+    if own is not None and any((own, x) in y for y in reports_of_ids for x in node.partitions):
+        return node.topic_id or "", has_nameless
+    if not is_new and assigned & cluster.presumed:
+        # Also where the node has an id: the replicas may have another one (``agreement``).
+        return None
     if node.topic_id is not None:
         return node.topic_id, has_nameless
-    is_new = layout.partitions(name) not in cluster.versions
-    if not is_new and assigned & cluster.presumed:
-        return None
     reported_id = _reported_id(cluster, name, assigned)
     if reported_id is not None:
         return layout.id_text(reported_id), has_nameless

@@ -22,8 +22,8 @@ Owns the meaning of each external change. How the controller notices it: see
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -51,6 +51,7 @@ from tidelog.metadata.records import (
     ConfigChange,
     ConfigNode,
     Counter,
+    PartitionState,
     Record,
     TopicNode,
 )
@@ -72,11 +73,13 @@ WATCHED_CHILDREN = (layout.TOPICS, layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS)
 
 @dataclass
 class Taken:
-    """The result of external changes: log lines, and paths that a config change named."""
+    """The result of external changes: log lines, and paths that a config change named; ``former``
+    are the states that were known before their nodes were damaged."""
 
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     to_check: list[str] = field(default_factory=list)
+    former: dict[str, PartitionState] = field(default_factory=dict)
 
 
 def changed(cluster: ClusterState, nodes: Mapping[str, Node | None]) -> dict[str, Node | None]:
@@ -130,28 +133,26 @@ def take_up(
                 (taken.notes if resized else taken.errors).append(line)
             continue
         if path == layout.REASSIGN_PARTITIONS:
-            noticed = reassignment_node.notice(cluster, node)
-            writes += noticed.writes
-            taken.errors += noticed.errors
-            taken.notes += noticed.notes
+            writes += _notice_plan(cluster, node, taken)
             continue
         if path == layout.broker_configs(layout.ALL_BROKERS):
             # The effects are the difference to the known defaults.
             writes += config_effects.of_defaults(cluster, _defaults(cluster, path, node))
         configs = cluster.topic_configs.get(name, {})
-        take(cluster, path, node)
-        if layout.partition_of(path) is not None:
+        if layout.partition_of(path) is None:
+            take(cluster, path, node)
+        else:
             # Rare: a damaged node that was repaired.
+            writes += _take_partition(cluster, path, node, taken)
             indexes = indexes_with_state(cluster)
         if above == layout.TOPIC_HISTORIES and layout.topic(name) not in cluster.versions:
             # A topic's node that exists is damaged by itself: no other node ends that.
             cluster.damaged.pop(layout.topic(name), None)
             check_topic(cluster, name, indexes)
-        elif above == layout.BROKER_CONFIGS:
+        elif above in (layout.BROKER_CONFIGS, layout.TOPIC_CONFIGS):
             cluster.configs_changed_at = cluster.revision + 1
-        elif above == layout.TOPIC_CONFIGS:
-            cluster.configs_changed_at = cluster.revision + 1
-            writes += _of_configs(cluster, name, configs, taken)
+            if above == layout.TOPIC_CONFIGS:
+                writes += _of_configs(cluster, name, configs, taken)
         elif above == layout.CONFIG_CHANGES and node is not None:
             taken.to_check += _named(path, node)
             writes.append(Remove(path))
@@ -162,6 +163,8 @@ def take_up(
         elif above != layout.CONFIG_CHANGES:
             taken.notes.append(f"{path} was {'removed' if node is None else 'written'}")
     taken.errors += check_agreement(cluster, {x for x in map(layout.topic_of, nodes) if x})
+    for path in taken.former.keys() & cluster.damaged:
+        cluster.damaged[path] = replace(cluster.damaged[path], former=taken.former[path])
     writes += _settled(cluster, unreadable, damaged.difference(cluster.damaged))
     completed = complete(cluster, entropy)
     deleted: Decision[list[str]] = Decision([])
@@ -288,6 +291,41 @@ def _take_topic(
             f"{path} was {'rewritten' if was_known else 'created'} by another program"
         )
     return request
+
+
+def _notice_plan(cluster: ClusterState, node: Node | None, taken: Taken) -> Sequence[Write]:
+    noticed = reassignment_node.notice(cluster, node)
+    taken.errors += noticed.errors
+    taken.notes += noticed.notes
+    return noticed.writes
+
+
+def _take_partition(
+    cluster: ClusterState, path: str, node: Node | None, taken: Taken
+) -> list[Write]:
+    """Take up a node of a partition; a state that is older than what this controller knows is put
+    right. Only controllers write states, so the known one is the newest, also after damage."""
+    place = layout.partition_of(path)
+    damaged = cluster.damaged.get(path)
+    newest: Record | None = None if damaged is None else damaged.former
+    if place is not None and path.endswith("/state"):
+        newest = cluster.states.get(TopicPartition(*place)) or newest
+    take(cluster, path, node)
+    if place is None or not isinstance(newest, PartitionState):
+        return []
+    written = cluster.states.get(TopicPartition(*place))
+    if node is None or written is None:
+        taken.former[path] = newest
+        return []
+    if written == newest or written.leader_epoch > newest.leader_epoch:
+        return []
+    taken.errors.append(
+        f"{path} was written by another program with an older state, leader epoch "
+        f"{written.leader_epoch} and ISR {written.isr}: the newest one is restored, leader epoch "
+        f"{newest.leader_epoch} and ISR {newest.isr}."
+    )
+    take(cluster, path, Node(layout.encode(newest), node.version))
+    return [Put(path, newest)]
 
 
 def _put_right(

@@ -14,6 +14,7 @@ from tidelog.controller.decisions.agreement import (
     contradicted,
     contradicted_of,
     put_aside,
+    to_judge,
     uncounted,
 )
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState
@@ -58,6 +59,13 @@ KEEPS_ALL = {
 defaults could delete what was to be kept (promise 20)."""
 
 
+MINIMUM = "min.insync.replicas"
+
+MOST_REPLICAS = str(2**31 - 1)
+"""Counts in the place of a minimum that was never read: brokers and controllers cap it at the
+number of replicas, so acks=all needs all of them."""
+
+
 def counts_as_none(path: str, node: Node) -> bool:
     """Return whether a node is ephemeral at a path of a persistent node: it ends with a session.
 
@@ -86,6 +94,16 @@ def load(cluster: ClusterState, nodes: Mapping[str, Node]) -> None:
     unread = {name for above, _, name in damaged if above == layout.TOPIC_HISTORIES}
     for name in (cluster.topic_histories.keys() | unread) - cluster.topics.keys():
         check_topic(cluster, name, indexes)
+    for name in indexes.keys() - cluster.topics.keys():
+        # Whoever removes a topic removes the nodes below it first, or marks it.
+        path = layout.topic(name)
+        is_leaving = name in cluster.marked or name in cluster.deletions_by_name
+        if path not in cluster.damaged and path not in cluster.ephemeral and not is_leaving:
+            why = (
+                f"it is missing, but {layout.state(name, min(indexes[name]))} is there: put it "
+                "back, for example from a backup of the store"
+            )
+            cluster.damaged[path] = Damaged(path, why)
     lacking = [x for x in cluster.states if not cluster.replicas(x) and x.topic in cluster.topics]
     for name in {tp.topic for tp in lacking}:
         check_topic(cluster, name, indexes)
@@ -102,6 +120,19 @@ def check_agreement(cluster: ClusterState, topics: Collection[str]) -> list[str]
     for path, record in put_aside(cluster, topics):
         _put(cluster, path, record)
     return _damage(cluster, contradicted_of(cluster, topics))
+
+
+def judge_reports(
+    cluster: ClusterState, replicas: Iterable[tuple[UUID, int]], held: Mapping[UUID, str]
+) -> list[str]:
+    """Judge the nodes that the report of a broker's replicas concerns; return a line for each that
+    is damaged now. ``held`` has the names of the topic ids."""
+    topics = to_judge(cluster, replicas, held)
+    if not topics or cluster.went_back is not None:
+        return []
+    before = set(cluster.damaged)
+    lines = check_agreement(cluster, topics)
+    return lines if cluster.damaged.keys() - before else []
 
 
 def _damage(cluster: ClusterState, all_damaged: Iterable[Damaged]) -> list[str]:
@@ -123,24 +154,29 @@ def take(cluster: ClusterState, path: str, node: Node | None) -> None:
         if node is not None:
             cluster.ephemeral[path] = node.version
         return
+    was_known = path in cluster.versions
     cluster.versions[path] = node.version
     record = layout.decode(path, node.data)
     if isinstance(record, Damaged):
-        _put_unreadable(cluster, path)
+        _put_unreadable(cluster, path, was_known)
         cluster.damaged[path] = record
     elif record is not None:
         _put(cluster, path, record)
 
 
-def _put_unreadable(cluster: ClusterState, path: str) -> None:
-    """Take up that a node cannot be read: no record goes by its configurations, others go."""
+def _put_unreadable(cluster: ClusterState, path: str, was_known: bool) -> None:
+    """Take up that a node cannot be read: no record goes by its configurations, and none is
+    acknowledged with fewer replicas than it may ask for; others go."""
     above, _, name = path.rpartition("/")
     if above not in KEEPS_ALL:
         _remove(cluster, path)
         return
     is_of_topic = above == layout.TOPIC_CONFIGS
     configs = cluster.topic_configs if is_of_topic else cluster.broker_configs
-    configs[name] = dict(KEEPS_ALL[above])
+    minimum = configs.get(name, {}).get(MINIMUM) if was_known else MOST_REPLICAS
+    configs[name] = (
+        dict(KEEPS_ALL[above]) if minimum is None else {**KEEPS_ALL[above], MINIMUM: minimum}
+    )
 
 
 def indexes_with_state(cluster: ClusterState) -> dict[str, list[int]]:

@@ -150,7 +150,7 @@ def why_gone_back(cluster: ClusterState, request: Registration) -> str | None:
     leader epoch than its partition ever had.
     """
     epoch, revision = request.seen
-    highest = cluster.revision if epoch == cluster.controller_epoch else cluster.loaded_revision
+    highest = cluster.revision if epoch == cluster.controller_epoch else cluster.loaded.revision
     why = None
     if epoch > cluster.controller_epoch or revision > highest:
         why = (

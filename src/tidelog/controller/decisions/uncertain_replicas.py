@@ -30,9 +30,15 @@ damaged states than that are not noted: so many are a store that has to be resto
 
 
 def unread_states(cluster: ClusterState) -> list[TopicPartition]:
-    """Return the partitions whose state nodes are damaged or missing."""
-    places = [layout.partition_of(path) for path in cluster.damaged if path.endswith("/state")]
-    return [TopicPartition(*place) for place in places if place is not None]
+    """Return the partitions whose state nodes are damaged or missing, and those of topics that
+    cannot be read: whether their states are the newest ones is not known."""
+    paths = [layout.partition_of(path) for path in cluster.damaged if path.endswith("/state")]
+    places = {TopicPartition(*place) for place in paths if place is not None}
+    unread = set(cluster.unreadable_topics)
+    if unread:
+        places |= {tp for tp in cluster.states if tp.topic in unread}
+        places |= {tp for tp in cluster.partition_nodes if tp.topic in unread}
+    return sorted(places)
 
 
 def noted(cluster: ClusterState, broker: int, lost: Collection[TopicPartition]) -> list[Write]:

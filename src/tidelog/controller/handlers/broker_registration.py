@@ -28,6 +28,7 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState, InventoryFence, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal
 from tidelog.controller.decisions.levels import why_broker_refused
+from tidelog.controller.decisions.nodes import judge_reports
 from tidelog.controller.decisions.registration import (
     Address,
     Registration,
@@ -37,6 +38,7 @@ from tidelog.controller.decisions.registration import (
 )
 from tidelog.controller.decisions.settlement import elect_awaited
 from tidelog.controller.decisions.soft_state import take_report
+from tidelog.controller.pending import changes_of_reading
 from tidelog.controller.performing import NotActive
 from tidelog.controller.requests import PROTOCOL_NAMES
 from tidelog.controller.serving import served
@@ -79,15 +81,16 @@ async def handle(
 
     def decide(cluster: ClusterState) -> Decision[tuple[bool, int | RequestRefusal]]:
         registered = cluster.brokers.get(broker)
-        decision = _decide(cluster, registration, controller.seams.clock.wall_ms())
+        # Before anything else: of an older store no single node is the wrong one.
+        gone_back = None if cluster.went_back else why_gone_back(cluster, registration)
+        wall_ms = controller.seams.clock.wall_ms()
+        decision = _decide(cluster, registration, wall_ms, judges=gone_back is None)
         changed = registered is None or registered.broker_epoch != decision.answer
         writes = decision.writes
-        if not isinstance(decision.answer, RequestRefusal) and cluster.went_back is None:
-            why = why_gone_back(cluster, registration)
-            if why is not None:
-                logger.error("%s", why)
-                # First: no broker is sent the decision of an older store before this is durable.
-                writes = (Put(layout.WENT_BACK, WentBack(why)), *writes)
+        if not isinstance(decision.answer, RequestRefusal) and gone_back is not None:
+            logger.error("%s", gone_back)
+            # First: no broker is sent the decision of an older store before this is durable.
+            writes = (Put(layout.WENT_BACK, WentBack(gone_back)), *writes)
         return Decision((changed, decision.answer), writes, decision.splits)
 
     def received(answer: tuple[bool, int | RequestRefusal]) -> None:
@@ -95,7 +98,9 @@ async def handle(
         # broker that has just registered, because of its silence before.
         if not isinstance(answer[1], RequestRefusal):
             controller.session_watch.received(broker, is_answered=False)
+            controller.send(changes_of_reading(unread, controller.cluster, controller.cluster))
 
+    unread = controller.cluster.unreadable_topics
     (new_incarnation, answer), _ = await controller.perform(decide, received)
     if isinstance(answer, RequestRefusal):
         logger.warning("registration refused: %(why)s", {"why": answer.sentence})
@@ -137,13 +142,17 @@ def _accepted(
 
 
 def _decide(
-    cluster: ClusterState, registration: Registration, wall_ms: int
+    cluster: ClusterState, registration: Registration, wall_ms: int, *, judges: bool
 ) -> Decision[int | RequestRefusal]:
     refusal = why_not(cluster, registration)
     if refusal is not None:
         return Decision(refusal)
     # The elections of this registration already use what the broker says of itself.
     take_report(cluster, registration)
+    if judges:
+        # It may show that a node is the wrong one: before a FULL to this broker follows from it.
+        for line in judge_reports(cluster, registration.inventory, registration.held):
+            logger.error("%s", line)
     return register(cluster, registration, wall_ms)
 
 

@@ -1,0 +1,415 @@
+"""Every single wrong node of a topic, and every pair of them: nothing is deleted or lost by it.
+
+A topic was moved through elections and a resize; ``OLD`` is the store before them. For each wrong
+node and each pair a controller loads the store, brokers register and report what they hold, and a
+leader dies. Then the operator puts the right nodes back. What must hold:
+
+- no FULL and no stop takes a replica away;
+- no replica that lacks acknowledged records leads, and no leader or partition epoch goes back;
+- what is wrong is named in one line, or was put right;
+- after the repair all is as before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import combinations
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from tests.support.controller_world import World
+from tests.support.resizing_world import ResizingWorld
+from tidelog.controller import requests
+from tidelog.controller.decisions import config_effects, soft_state
+from tidelog.controller.decisions.cluster import ClusterState, InventoryFence, LoadedStore, LogEnd
+from tidelog.controller.decisions.completion import complete
+from tidelog.controller.decisions.decision import Put
+from tidelog.controller.decisions.external_changes import Taken, changed, take_up
+from tidelog.controller.decisions.nodes import judge_reports, load
+from tidelog.controller.decisions.registration import (
+    Address,
+    Registration,
+    expire,
+    register,
+    why_gone_back,
+)
+from tidelog.controller.decisions.settlement import elect_awaited, put_state
+from tidelog.controller.decisions.stops import stops_of
+from tidelog.controller.decisions.uncertain_replicas import settle_noted
+from tidelog.controller.pending import changes_of_reading
+from tidelog.controller.requests import Gone, Sender
+from tidelog.metadata import layout
+from tidelog.metadata.memory import MemoryTree
+from tidelog.metadata.records import ConfigNode, DeletionNode, PartitionState, WentBack
+from tidelog.metadata.store import Node
+from tidelog.model.registration import FormerRegistration
+from tidelog.model.topics import TopicPartition
+from tidelog.records.control_records import ChangeKind
+
+SENDER = Sender(101, "PLAINTEXT")
+T0 = TopicPartition("t", 0)
+OTHER = UUID(int=4711)
+BROKERS = (1, 2, 3)
+BEHIND = 3
+"""It has less than what was acknowledged, and is in the ISR of ``OLD`` only."""
+ENDS = {1: 80, 2: 100, 3: 40}
+"""Of all partitions; 1 may lack what it had not synced: the leader 2 has everything."""
+
+
+class Story:
+    """A topic before (``old``) and after a resize, elections and a change of its configuration."""
+
+    def __init__(self, before: int, after: int) -> None:
+        world = self.right = ResizingWorld(assignment=[(1, 2, 3)] * 2)
+        world.commit((Put(layout.topic_configs("t"), ConfigNode({"min.insync.replicas": "1"})),))
+        for count in (before, after):
+            self.old = world.nodes()
+            if count != 2 or before != 2:
+                world.ask(count)
+                world.settle()
+        for tp, state in list(world.cluster.states.items()):
+            led = msgspec.structs.replace(state, leader=2, leader_epoch=state.leader_epoch + 5)
+            world.commit((put_state(world.cluster, tp, msgspec.structs.replace(led, isr=[2, 1])),))
+        configs = ConfigNode({"min.insync.replicas": "2", "retention.ms": "-1"})
+        world.commit((Put(layout.topic_configs("t"), configs),))
+        self.nodes = world.nodes()
+        self.topic_id = world.cluster.topic_id("t")
+        self.held = {
+            broker: {(self.topic_id, tp.partition): self._end(tp, broker) for tp in self.states}
+            for broker in BROKERS
+        }
+
+    @property
+    def states(self) -> dict[TopicPartition, PartitionState]:
+        return self.right.cluster.states
+
+    def _end(self, tp: TopicPartition, broker: int) -> LogEnd:
+        cluster = self.right.cluster
+        node, state = cluster.partition_nodes[tp], cluster.states[tp]
+        epoch = 0 if broker == BEHIND else state.leader_epoch
+        newest = cluster.topic_histories["t"].resize_epoch
+        fence = InventoryFence(newest, 4, ChangeKind.FENCE)
+        births = (node.birth_epoch, node.birth_offset)
+        fences = () if broker == BEHIND or not newest else (fence,)
+        return LogEnd(node.partition_epoch, epoch, ENDS[broker], *births, fences, epoch)
+
+
+STORIES = {"grown": Story(2, 4), "shrunk": Story(4, 2), "never resized": Story(2, 2)}
+Wrong = Callable[[Story, str], bytes | None]
+
+
+def missing(story: Story, path: str) -> bytes | None:
+    return None
+
+
+def torn(story: Story, path: str) -> bytes | None:
+    return story.nodes[path].data[:-7]
+
+
+def older(story: Story, path: str) -> bytes | None:
+    return story.old[path].data
+
+
+def of_another(story: Story, path: str) -> bytes | None:
+    right = layout.id_text(story.topic_id).encode()
+    return story.nodes[path].data.replace(right, layout.id_text(OTHER).encode())
+
+
+def without_id(story: Story, path: str) -> bytes | None:
+    fields = json.loads(story.nodes[path].data)
+    del fields["topic_id"]
+    return json.dumps(fields).encode()
+
+
+KINDS: dict[str, tuple[Wrong, ...]] = {
+    layout.topic("t"): (missing, torn, older, of_another, without_id),
+    layout.topic_history("t"): (missing, torn, older, of_another),
+    layout.partition(*T0): (missing, torn),
+    layout.state(*T0): (missing, torn, older),
+    # A configuration that is missing, or another one, is what a tool may have written.
+    layout.topic_configs("t"): (torn,),
+}
+SINGLE = [(path, wrong) for path, kinds in KINDS.items() for wrong in kinds]
+Case = tuple[tuple[str, Wrong], ...]
+CASES: list[Case] = [
+    *((x,) for x in SINGLE),
+    *((x, y) for x, y in combinations(SINGLE, 2) if x[0] != y[0]),
+]
+
+
+def name(case: Case) -> str:
+    return ", ".join(f"{path} {wrong.__name__}" for path, wrong in case)
+
+
+class Restarted(World):
+    """The store with wrong nodes, and a controller that has just become active on it."""
+
+    def __init__(self, story: Story, nodes: dict[str, Node]) -> None:
+        super().__init__()
+        self.story, self.right = story, story.right.cluster
+        self.tree = MemoryTree()
+        self.session = self.tree.new_session()
+        for path, node in nodes.items():
+            self.tree.nodes[path] = type(self.tree.nodes["/"])(node.data, node.version, None)
+            if path != "/":
+                above = path.rpartition("/")[0] or "/"
+                self.tree.names.setdefault(above, set()).add(path.rpartition("/")[2])
+                self.tree.names.setdefault(path, set())
+        self.begin()
+
+    def begin(self) -> None:
+        cluster = self.cluster = ClusterState(level=self.right.level)
+        load(cluster, self.nodes())
+        newest = cluster.counters[layout.PARTITION_EPOCH]
+        cluster.loaded = LoadedStore(cluster.revision, newest)
+        soft_state.presume_all(cluster)
+        self.write(config_effects.of_a_start(cluster).writes)
+        self.write(settle_noted(cluster).writes)
+        self.write(complete(cluster, self.chance).writes)
+
+    def write(self, writes: tuple) -> None:  # type: ignore[type-arg]
+        if writes:
+            self.commit_only(writes)
+
+    def arrive(self, broker: int, ended: FormerRegistration) -> None:
+        """Broker registers as ``handlers.broker_registration`` has it."""
+        cluster = self.cluster
+        node = cluster.brokers[broker]
+        same = ended is FormerRegistration.SAME
+        known = layout.parse_id(node.incarnation_id or "")
+        asked = Registration(
+            *(broker, "", known if same and known else UUID(int=900 + broker)),
+            UUID(int=broker),
+            (Address("PLAINTEXT", f"h{broker}", 1, "PLAINTEXT"),),
+            *(None, ended, dict(self.story.held[broker])),
+            held={self.story.topic_id: "t"},
+            seen=(self.right.controller_epoch, self.right.revision),
+        )
+        gone_back = None if cluster.went_back else why_gone_back(cluster, asked)
+        soft_state.take_report(cluster, asked)
+        if gone_back is None:
+            judge_reports(cluster, asked.inventory, asked.held)
+        decision = register(cluster, asked, 1)
+        assert isinstance(decision.answer, int)
+        first = () if gone_back is None else (Put(layout.WENT_BACK, WentBack(gone_back)),)
+        self.write((*first, *decision.writes))
+        soft_state.note_session(cluster, broker)
+        self.write(elect_awaited(cluster, broker).writes)
+        self.write(complete(cluster, self.chance).writes)
+        self.check_sent(broker)
+
+    def check_sent(self, broker: int) -> None:
+        """What the broker is sent takes no replica away."""
+        cluster = self.cluster
+        assert not [x for x in stops_of(cluster, broker) if x.topic_id == self.story.topic_id]
+        if requests.why_no_full(cluster, leaves_unreadable=True) is not None:
+            return
+        places = list(cluster.all_partitions())
+        full = requests.leader_and_isr(cluster, SENDER, broker, places, requests.FULL)
+        if "t" in full.unreadable_topics:
+            return
+        named = {
+            (topic.topic_id, part.partition_index): part
+            for topic in full.topic_states
+            for part in topic.partition_states
+        }
+        assert named.keys() >= self.story.held[broker].keys(), "stale"
+        for key, command in named.items():
+            end = self.story.held[broker].get(key)
+            assert end is None or command.partition_epoch in (-1, end.partition_epoch), "another"
+
+    def check_states(self, *unfit: int) -> None:
+        """No epoch has gone back, and what lacks records does not lead."""
+        for tp, right in self.right.states.items():
+            state, node = self.cluster.states.get(tp), self.cluster.partition_nodes.get(tp)
+            # What a topic is not known to assign, or an older store, elects and commands nothing.
+            if state is not None and self.cluster.replicas(tp) and not self.cluster.went_back:
+                assert state.leader not in unfit, f"{tp}: {state}"
+                if not self.cluster.presumed:
+                    assert state.leader_epoch >= right.leader_epoch, f"{tp}: {state}"
+                    assert set(state.isr) <= set(right.isr), f"{tp}: {state}"
+            if node is not None:
+                assert node.partition_epoch == self.right.partition_nodes[tp].partition_epoch
+
+    def repair(self, paths: list[str]) -> None:
+        """The operator puts the right nodes back, one after the other."""
+        for path in paths:
+            self.put(path, self.story.nodes[path].data)
+
+    def put(self, path: str, data: bytes) -> Taken:
+        """Another program writes a node."""
+        there = self.tree.nodes.get(path)
+        version = 0 if there is None else there.node.version + 1
+        self.tree.nodes[path] = type(self.tree.nodes["/"])(data, version, None)
+        found = changed(self.cluster, {path: Node(data, version)})
+        draft = self.cluster.draft()
+        decision = take_up(draft, found, self.chance, deletes=True)
+        self.cluster.adopt(draft)
+        self.write(decision.writes)
+        return decision.answer
+
+    def check_repaired(self) -> None:
+        cluster = self.cluster
+        assert {x: str(y) for x, y in cluster.damaged.items()} == {}
+        assert cluster.topics == self.right.topics
+        assert cluster.topic_configs == self.right.topic_configs
+        assert cluster.partition_nodes == self.right.partition_nodes
+        history, right = cluster.topic_histories["t"], self.right.topic_histories["t"]
+        assert msgspec.structs.replace(history, unclean=right.unclean) == right
+        assert cluster.states.keys() == self.right.states.keys()
+
+
+def begun(story: Story, case: Case) -> Restarted:
+    nodes = dict(story.nodes)
+    for path, wrong in case:
+        content = wrong(story, path)
+        if content is None:
+            del nodes[path]
+        else:
+            assert content != nodes[path].data
+            nodes[path] = Node(content, nodes[path].version)
+    return Restarted(story, nodes)
+
+
+def judge(story: Story, case: Case, ended: FormerRegistration, order: tuple[int, ...]) -> bool:
+    """Return whether the store counts as one that went back in time."""
+    world, right = begun(story, case), story.right.cluster
+    for broker in order:
+        world.arrive(broker, ended if broker == 1 else FormerRegistration.SAME)
+        world.check_states(BEHIND)
+    cluster = world.cluster
+    is_right = cluster.topics == right.topics and not {
+        path
+        for path, _ in case
+        if world.nodes().get(path, Node(b"", 0)).data != story.nodes[path].data
+    }
+    lines = [*map(str, cluster.damaged.values()), *filter(None, [cluster.went_back])]
+    assert is_right or lines or _healed(world), "not named"
+    assert not any("\n" in x for x in lines)
+    world.write(expire(cluster, [2]).writes)
+    lost = (1,) if ended is FormerRegistration.UNCLEAN else ()
+    world.check_states(BEHIND, 2, *lost)
+    if cluster.went_back:
+        return True
+    world.repair([path for path, _ in case])
+    world.check_repaired()
+    world.check_states(BEHIND, *lost)
+    world.arrive(2, FormerRegistration.CRASHED) if 2 in cluster.brokers else None
+    for tp, state in right.states.items():
+        assert cluster.states[tp].leader_epoch >= state.leader_epoch
+    return False
+
+
+def _healed(world: Restarted) -> bool:
+    cluster, right = world.cluster, world.right
+    return (cluster.topics, cluster.topic_histories, cluster.partition_nodes) == (
+        right.topics,
+        right.topic_histories,
+        right.partition_nodes,
+    )
+
+
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES.keys())
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
+@pytest.mark.parametrize("ended", [FormerRegistration.SAME, FormerRegistration.UNCLEAN])
+def test_no_wrong_node_and_no_pair_of_them_deletes_or_loses_anything(
+    story: Story, ended: FormerRegistration, order: tuple[int, ...]
+) -> None:
+    failed: dict[str, str] = {}
+    for case in CASES:
+        if any(wrong(story, path) == story.nodes[path].data for path, wrong in case):
+            # Nothing of this node has changed since.
+            continue
+        try:
+            judge(story, case, ended, order)
+        except Exception as error:  # Whatever it is: the others go on.
+            failed[name(case)] = f"{type(error).__name__}: {error}"[:300]
+    shown = "\n".join(f"{x}: {y}" for x, y in failed.items())
+    assert not failed, f"{len(failed)} of {len(CASES)}:\n{shown}"
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["while active", "before the start"])
+def test_an_older_copy_of_a_state_makes_no_replica_leader_and_no_epoch_go_back(
+    is_known: bool,
+) -> None:
+    """It was taken as it was: broker 3, which lacks acknowledged records, could lead."""
+    story = STORIES["grown"]
+    path = layout.state(*T0)
+    world = begun(story, () if is_known else ((path, torn),))
+    for broker in BROKERS:
+        world.arrive(broker, FormerRegistration.SAME)
+    cluster = world.cluster
+    if is_known:
+        world.put(path, torn(story, path) or b"")
+        assert cluster.states.get(T0) is None
+    world.write(expire(cluster, [1, 2]).writes)
+    taken = world.put(path, older(story, path) or b"")
+    (line,) = [x for x in taken.errors if path in x]
+    assert "older" in line and "\n" not in line
+    now = cluster.states.get(T0)
+    if is_known:
+        # What the controller knew is written again; the only members that have all are dead.
+        assert now is not None and (now.leader, now.isr) == (-1, [2, 1])
+        assert now.leader_epoch > story.states[T0].leader_epoch
+        assert not cluster.damaged
+        return
+    assert now is None and "older than 6, which broker" in str(cluster.damaged[path])
+    world.put(path, story.nodes[path].data)
+    now = cluster.states[T0]
+    assert (now.leader, now.isr, cluster.damaged) == (-1, [2, 1], {})
+
+
+def test_brokers_forget_a_damaged_topic_whose_nodes_are_all_removed() -> None:
+    """They showed it until the next complete request."""
+    story = STORIES["grown"]
+    paths = [layout.topic("t"), layout.topic_history("t")]
+    world = begun(story, ((paths[0], torn),))
+    before = world.cluster
+    assert before.unreadable_topics == ["t"]
+    after = before.draft()
+    for path in paths:
+        del world.tree.nodes[path]
+    take_up(after, dict.fromkeys(paths), world.chance, deletes=True)
+    changes = changes_of_reading(["t"], before, after)
+    assert changes.gone == {"t": Gone("t", story.topic_id, (0, 1, 2, 3))}
+    assert changes.brokers
+    none = changes_of_reading(["t"], before, before)
+    assert not none.gone and not none.brokers
+
+
+def test_a_topic_with_another_id_and_no_history_gets_none_before_the_brokers_reported() -> None:
+    """With that history the topic's own node would have been the wrong one after its repair."""
+    story = STORIES["never resized"]
+    path, history = layout.topic("t"), layout.topic_history("t")
+    world = begun(story, ((path, of_another), (history, missing)))
+    for broker in BROKERS:
+        world.arrive(broker, FormerRegistration.SAME)
+        assert history not in world.nodes()
+    world.put(path, story.nodes[path].data)
+    assert world.cluster.topic_histories["t"].topic_id == layout.id_text(story.topic_id)
+    assert not world.cluster.damaged
+
+
+def test_a_topic_is_readable_again_once_a_broker_reports_its_id() -> None:
+    """A broker with a replica of a former topic came first, and no other had reported yet."""
+    story = STORIES["grown"]
+    world = begun(story, ())
+    cluster = world.cluster
+    former = {OTHER: "t", story.topic_id: "t"}
+    soft = [(OTHER, 0)]
+    cluster.held, cluster.inventories[3] = former, {(OTHER, 0): LogEnd(1, 0, 5)}
+    (line,) = judge_reports(cluster, soft, former)
+    assert layout.id_text(OTHER) in line and "broker 3" in line
+    assert cluster.unreadable_topics == ["t"]
+    world.arrive(1, FormerRegistration.SAME)
+    assert cluster.unreadable_topics == [] and not cluster.damaged
+    # One that was deleted, or that began after the report, is no such proof.
+    del cluster.inventories[1]
+    cluster.loaded = LoadedStore(partition_epoch=0)
+    assert judge_reports(cluster, soft, former) == []
+    cluster.loaded = LoadedStore(partition_epoch=9)
+    cluster.deletions[OTHER] = DeletionNode("t", {0: [3]})
+    assert judge_reports(cluster, soft, former) == []
