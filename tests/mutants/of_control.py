@@ -784,8 +784,8 @@ MUTANTS = (
     Mutant(
         "no leader is elected for a topic that can be read again",
         "src/tidelog/controller/decisions/external_changes.py::_settled",
-        "return settle_all(cluster, sorted(places), Standing.of(cluster)) if places else []",
-        "return []",
+        "return settled_with_notes(cluster, places, states)",
+        "return settled_with_notes(cluster, set(), states)",
         "tests/unit/controller/test_registration.py",
     ),
     Mutant(
