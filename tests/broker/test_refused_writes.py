@@ -54,7 +54,10 @@ def test_a_directory_is_short_of_room_until_a_look_finds_more(tmp_path: Path) ->
             (directory,) = partitions.directories
             clock = Clock()
             shortages = Shortages([directory], clock)
-            assert shortages.measured() == {directory: directory.free_bytes()}
+            # Others may write to the same file system between two looks: not between all of them.
+            assert any(
+                shortages.measured() == {directory: directory.free_bytes()} for _ in range(100)
+            )
             for free, said in ((LEAST_FREE_BYTES - 1, DISK_FULL), (LEAST_FREE_BYTES, None)):
                 shortages.check({directory: free})
                 assert directory.resources.shortage == said
