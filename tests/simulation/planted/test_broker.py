@@ -35,7 +35,7 @@ def read_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 def accept_a_duplicate_after_restart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(opening, "load_producers", lambda *_: ProducerState())
+    patch.setattr(opening, "load_producers", lambda *_, **__: ProducerState())
 
 
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [

@@ -51,7 +51,7 @@ def keep_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
 
 
 def accept_a_duplicate_after_restart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(opening, "load_producers", lambda *_: ProducerState())
+    patch.setattr(opening, "load_producers", lambda *_, **__: ProducerState())
 
 
 def retain_past_the_watermark(patch: pytest.MonkeyPatch) -> None:
