@@ -567,6 +567,20 @@ MUTANTS = (
         "tests/unit/storage/test_foreign.py",
     ),
     Mutant(
+        "31: folders of the other workers keep worker 0 out of a new directory",
+        "src/tidelog/storage/directory/identity.py::written_identity",
+        "_folders_of_workers(disk, path, node_id) if is_new else ()",
+        "()",
+        "tests/unit/storage/test_foreign.py",
+    ),
+    Mutant(
+        "31: a folder with the name of a worker's is one, whoever owns it",
+        "src/tidelog/storage/directory/identity.py::_is_of_node",
+        "    return meta.node_id == node_id\n",
+        "    return True\n",
+        "tests/unit/storage/test_foreign.py",
+    ),
+    Mutant(
         "31: a directory is removed by its name alone",
         "src/tidelog/storage/removals.py::Removal._remove",
         "            elif (why := why_kept(self.disk, path)) is None:\n",

@@ -6,6 +6,8 @@ directory with a cluster's data. Not what follows from them: see `identity` and 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tidelog.runtime.disk import Disk
 from tidelog.storage import names
 
@@ -40,15 +42,19 @@ def is_log_directory(disk: Disk, path: str) -> bool:
     return any(_is_partition(disk, path, name) for name in strange)
 
 
-def log_directory_within(disk: Disk, path: str, *, is_new: bool) -> str | None:
+def log_directory_within(
+    disk: Disk, path: str, *, is_new: bool, besides: Collection[str] = ()
+) -> str | None:
     """Return a folder in a log directory that is itself one; None for none.
 
     A directory of a known identity keeps folders beside its partitions, if their names are not
-    those of partitions; in a new one (``is_new``) each folder counts. OSError as the disk gives it.
+    those of partitions; in a new one (``is_new``) each folder counts, ``besides`` those that are
+    known to be there. OSError as the disk gives it.
     """
     for name in disk.list(path):
         parsed = names.parse_directory(name)
-        if (parsed is None and not is_new) or (parsed is not None and parsed.ending):
+        is_known = parsed is None and (not is_new or name in besides)
+        if is_known or (parsed is not None and parsed.ending):
             continue
         inner = f"{path}/{name}"
         try:

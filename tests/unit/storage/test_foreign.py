@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -29,9 +30,8 @@ def put(path: Path) -> None:
     path.write_text("x")
 
 
-def opened(path: Path) -> LogDirectory:
-    seams = Seams()
-    found = open_directory(seams, str(path), cluster_id="c", node_id=1, boot_id="b")
+def opened(path: Path, node_id: int = 1, *, cluster: str = "c") -> LogDirectory:
+    found = open_directory(Seams(), str(path), cluster_id=cluster, node_id=node_id, boot_id="b")
     assert isinstance(found, LogDirectory), found
     found.load(resolve)
     return found
@@ -74,6 +74,63 @@ def test_other_names_count_where_nothing_says_whose_a_directory_is(tmp_path: Pat
     put(tmp_path / "lost+found" / "0")
     assert log_directory_within(DISK, str(tmp_path), is_new=True) == f"{tmp_path}/logs"
     assert log_directory_within(DISK, str(tmp_path), is_new=False) is None
+
+
+def test_the_folders_of_other_workers_keep_worker_0_out_of_no_new_directory(tmp_path: Path) -> None:
+    """They claimed theirs before it: its first start failed, or they are services of their own."""
+    data = tmp_path / "data"
+    for index in (2, 10):
+        found = opened(data / f"worker.{index}", 100 + index)
+        found.create(KEY, TopicConfigs(), METADATA)
+        found.close()
+    assert read_identity(DISK, str(data), 100) is None
+    opened(data, 100).close()
+    # Their disk is replaced empty, and worker 2 restarts first.
+    shutil.rmtree(data)
+    opened(data / "worker.2", 102).close()
+    first = opened(data, 100)
+    assert first.meta.node_id == 100
+    first.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "node_id"), [("worker.2", 7), ("worker.x", 102), ("worker.0", 100)]
+)
+def test_a_folder_that_is_no_workers_of_this_file_keeps_it_out(
+    tmp_path: Path, name: str, node_id: int
+) -> None:
+    opened(tmp_path / name, node_id).close()
+    refused = read_identity(DISK, str(tmp_path), 100)
+    assert isinstance(refused, DirectoryRefused) and f"log.dirs={tmp_path}/{name}" in refused.reason
+
+
+@pytest.mark.parametrize("content", [None, "node.id=102", ""])
+def test_a_workers_folder_without_a_readable_identity_is_a_strange_one(
+    tmp_path: Path, content: str | None
+) -> None:
+    put(tmp_path / "worker.2" / "orders-0" / "00000000000000000000.log")
+    put(tmp_path / "worker.2" / names.LIFE)
+    if content is not None:
+        (tmp_path / "worker.2" / names.META_PROPERTIES).write_text(content)
+    assert isinstance(read_identity(DISK, str(tmp_path), 100), DirectoryRefused)
+
+
+@pytest.mark.parametrize(
+    ("other", "cluster"), [("worker.1", "c"), ("worker.2", "old"), ("x", "old")]
+)
+def test_a_new_directory_takes_the_right_cluster_beside_folders_of_workers(
+    tmp_path: Path, other: str, cluster: str
+) -> None:
+    opened(tmp_path, 100, cluster="old").close()
+    opened(tmp_path / other, 101, cluster="old").close()
+    found = open_directory(
+        Seams(), str(tmp_path), cluster_id="c", node_id=100, boot_id="b", founded_as="old"
+    )
+    if cluster == "c":
+        assert isinstance(found, LogDirectory) and found.meta.cluster_id == "c"
+        found.close()
+    else:
+        assert isinstance(found, DirectoryRefused)
 
 
 @pytest.mark.parametrize("ending", [names.DELETE_DIRECTORY, names.STRAY_DIRECTORY])

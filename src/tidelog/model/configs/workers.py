@@ -33,6 +33,18 @@ NAMELESS = ("", "localhost", "localhost.localdomain")
 
 HIGHEST_PORT = 65535
 
+_DIRECTORY = "worker."
+"""How the name of a worker's folder in a log directory begins; its index follows. No partition has
+such a name, so worker 0 keeps it beside its partitions."""
+
+
+def worker_of(name: str) -> int | None:
+    """Return the index of the worker whose folder in a log directory has this name, or None."""
+    index = name.removeprefix(_DIRECTORY)
+    if index == name or not (index.isascii() and index.isdigit()):
+        return None
+    return int(index)
+
 
 def of_workers(
     texts: Mapping[str, str], workers: int, host_name: str
@@ -153,8 +165,7 @@ def _texts(whole: ServerConfigs, index: int, host_name: str) -> dict[str, str]:
 
 
 def _directory(path: str, index: int) -> str:
-    # No partition has such a name, so worker 0 keeps it beside its partitions.
-    return f"{path.rstrip('/')}/worker.{index}"
+    return f"{path.rstrip('/')}/{_DIRECTORY}{index}"
 
 
 def _rack(rack: str | None, host_name: str) -> str:

@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from tidelog.model.configs.workers import worker_of
 from tidelog.runtime.disk import Directory, Disk, File, holder, said_of_holder
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
@@ -108,10 +109,15 @@ def written_identity(
     disk: Disk, path: str, node_id: int
 ) -> MetaProperties | DirectoryRefused | None:
     """Return what ``meta.properties`` says, None for a fresh directory. Locks nothing. OSError as
-    the disk gives it."""
+    the disk gives it.
+
+    Folders of the other workers of a machine prove nothing against a fresh directory: they start
+    first when the disk of worker 0 was replaced, or its own start fails.
+    """
     file = f"{path}/{names.META_PROPERTIES}"
     is_new = not disk.exists(file)
-    inner = log_directory_within(disk, path, is_new=is_new)
+    workers = _folders_of_workers(disk, path, node_id) if is_new else ()
+    inner = log_directory_within(disk, path, is_new=is_new, besides=workers)
     if inner is not None:
         return DirectoryRefused(
             f"{inner} is itself a log directory, in log.dirs={path}: set log.dirs={inner}, or, if "
@@ -134,6 +140,23 @@ def written_identity(
             "check node.id and log.dirs"
         )
     return meta
+
+
+def _folders_of_workers(disk: Disk, path: str, node_id: int) -> list[str]:
+    """Return the folders ``worker.K`` that belong to node ``node_id`` + K."""
+    return [
+        name
+        for name in disk.list(path)
+        if (index := worker_of(name)) and _is_of_node(disk, f"{path}/{name}", node_id + index)
+    ]
+
+
+def _is_of_node(disk: Disk, path: str, node_id: int) -> bool:
+    try:
+        meta = decode_meta_properties(disk.read(f"{path}/{names.META_PROPERTIES}"))
+    except (FileNotFoundError, NotADirectoryError, PermissionError, DamagedFile):
+        return False
+    return meta.node_id == node_id
 
 
 def _sync_names_above(disk: Disk, path: str) -> None:
@@ -175,12 +198,14 @@ def _has_replicas(disk: Disk, path: str) -> bool:
 
 
 def renamed(disk: Disk, path: str, meta: MetaProperties, cluster_id: str) -> MetaProperties | None:
-    """Give a directory the right id of its cluster; None, and no change, if it has any folder.
+    """Give a directory the right id of its cluster; None, and no change, if it has any folder
+    of its own.
 
     Only where the controller says that it gave the other id itself, to new directories, before it
     knew that its store was lost (docs/decisions/0085). OSError as the disk gives it.
     """
-    if any(disk.is_directory(f"{path}/{name}") for name in disk.list(path)):
+    own = {*disk.list(path)}.difference(_folders_of_workers(disk, path, meta.node_id))
+    if any(disk.is_directory(f"{path}/{name}") for name in own):
         return None
     made = replace(meta, cluster_id=cluster_id)
     disk.replace(f"{path}/{names.META_PROPERTIES}", encode_meta_properties(made))
