@@ -16,6 +16,10 @@ from tests.support.standing_clock import silence, stand_still
 from tidelog.client.connecting.connection import connect
 from tidelog.controller.decisions import losses, registration
 from tidelog.controller.session_watch import SEEK_MS
+from tidelog.metadata import layout
+from tidelog.metadata.memory import MemoryTree
+from tidelog.metadata.records import UncertainReplicas
+from tidelog.metadata.store import Create
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -24,9 +28,11 @@ CONDITION = messages.DescribeConditionRequest()
 T0 = TopicPartition("t", 0)
 
 
-async def on_two(world: World) -> tuple[LoneController, RecordedBroker, RecordedBroker, Any]:
+async def on_two(
+    world: World, tree: MemoryTree | None = None
+) -> tuple[LoneController, RecordedBroker, RecordedBroker, Any]:
     """A topic t on brokers 1, its leader, and 2; with its id."""
-    controller = await world.controller()
+    controller = await world.controller(tree)
     one = await world.broker(controller, 1)
     two = await world.broker(controller, 2)
     request = messages.CreateTopicsRequest
@@ -206,6 +212,34 @@ def test_unclean_elections_beyond_the_room_of_the_record_follow_as_others_are_ha
             await ask(*handled, handled=True)
             assert led() == known
         assert list(controller.cluster.topic_histories["t"].unclean) == [4]
+
+    run(scenario)
+
+
+def test_noted_replicas_of_a_power_cut_are_compared_once_their_brokers_have_registered() -> None:
+    """A state was repaired while no controller was active: the next one elected the replica with
+    the highest id before it knew where the logs end, or one of a broker that was dead."""
+
+    async def scenario(world: World) -> None:
+        tree = MemoryTree()
+        first, one, two, topic_id = await on_two(world, tree)
+        await first.stop()
+        notes = layout.encode(UncertainReplicas({"t": {0: [1, 2]}}))
+        session = tree.new_session()
+        assert tree.apply(session, [Create(layout.UNCERTAIN_REPLICAS, notes)]) is None
+        second = await world.controller(tree)
+        # The note has become part of the state, which still waits for both.
+        state = second.cluster.states[T0]
+        assert state.leader == -1 and state.unclean_members == [1, 2]
+        assert layout.UNCERTAIN_REPLICAS not in tree.nodes
+        entry = messages.BrokerRegistrationRequest
+        for broker, end in ((two, 5), (one, 7)):
+            assert second.cluster.states[T0].leader == -1
+            parts = [entry.InventoryPartition(0, 1, 0, end)]
+            broker.inventory = [entry.InventoryTopic("t", topic_id, parts)]
+            assert (await broker.register(second.listener_port)).error_code == 0
+        state = second.cluster.states[T0]
+        assert (state.leader, state.isr, state.is_unclean_leader) == (1, [1], True)
 
     run(scenario)
 

@@ -27,6 +27,7 @@ from tidelog.controller.decisions import (
     deletion,
     moves,
     reassignment_node,
+    soft_state,
     uncertain_replicas,
 )
 from tidelog.controller.decisions.cluster import ClusterState
@@ -114,6 +115,8 @@ class Controller:
         Raises NotActive, or what the store raised: then this controller has resigned.
         """
         self.cluster = cluster
+        # Before any decision: no broker has registered here yet, and none may be elected.
+        soft_state.presume_all(cluster)
         self.channels.begin()
         going = {node.name for node in cluster.deletions.values()}
         self._deleted.begin(going, cluster.revision)

@@ -79,11 +79,10 @@ class SessionWatch:
         self._next_check: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Presume every registered broker alive until its session times out."""
-        cluster, now = self._controller.cluster, self._now_ms()
-        for broker in cluster.brokers:
+        """Begin the presumed session of every registered broker, which may time out."""
+        now = self._now_ms()
+        for broker in self._controller.cluster.brokers:
             self.sessions.presume(broker, now)
-        soft_state.presume_all(cluster)
         self._check()
         self._changed.set()
 
