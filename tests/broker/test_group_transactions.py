@@ -183,7 +183,7 @@ def test_the_log_has_the_batches_of_a_transaction(tmp_path: Path) -> None:
         begin = hosted.end_offset
         await commit(broker, {0: 9, 2: 3}, (7, 4))
         await end(broker, (7, 5), committed=False)
-        # Repeated, it is not written.
+        # Repeated, it is written again.
         await end(broker, (7, 5), committed=False)
         data: Any = hosted.read(begin, 100_000, committed=True)
         batches = [(header, data[at : at + header.size]) for at, header in walk(data)]
@@ -191,8 +191,8 @@ def test_the_log_has_the_batches_of_a_transaction(tmp_path: Path) -> None:
             (header.transactional, header.control, header.producer_id, header.producer_epoch)
             for header, _ in batches
         ]
-        assert shown == [(True, False, 7, 4), (True, True, 7, 5)]
-        assert [header.record_count for header, _ in batches] == [2, 1]
+        assert shown == [(True, False, 7, 4), (True, True, 7, 5), (True, True, 7, 5)]
+        assert [header.record_count for header, _ in batches] == [2, 1, 1]
         assert batches[0][0].base_sequence == 0
         assert marker_in(*batches[1]) == EndMarker(committed=False, coordinator_epoch=2)
         await broker.stop()

@@ -311,7 +311,7 @@ class GroupTable:
     def _ended(self, producer_id: int, producer_epoch: int, marker: EndMarker) -> list[Group]:
         """Apply a committed marker; return the groups that had offsets of it."""
         epochs = ProducerEpochs(producer_epoch, marker.coordinator_epoch)
-        named = self.transactions.end(producer_id, epochs, committed=marker.committed)
+        named = self.transactions.end(producer_id, epochs)
         groups = [group for name in named if (group := self._groups.get(name)) is not None]
         for group in groups:
             replay.end_transaction(group, producer_id, committed=marker.committed)

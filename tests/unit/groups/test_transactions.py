@@ -170,15 +170,61 @@ def test_an_aborted_transaction_leaves_no_group() -> None:
 # Markers ---------------------------------------------------------------------------------------
 
 
-def test_a_repeated_marker_is_a_success_and_written_once() -> None:
+def test_a_marker_is_written_as_often_as_it_comes() -> None:
     d = TransactionDriver()
     d.commit_in_transaction({T0: 1})
     d.end()
     assert d.ended(d.end()) is E.NONE
-    assert len(d.markers) == 1
+    assert len(d.markers) == 2 and offset(d) == 1
     other = d.reloaded()
     assert other.ended(other.end(coordinator=4)) is E.NONE
-    assert len(other.markers) == 1
+    assert len(other.markers) == 3 and offset(other) == 1
+    both_ways(other)
+
+
+def test_a_deposed_leader_says_of_no_marker_that_it_is_written() -> None:
+    """The marker of the next transaction looks as the last one: a producer keeps its epoch."""
+    d = TransactionDriver(hold=True)
+    d.commit_in_transaction({T0: 1})
+    d.end()
+    d.commit()
+    # Another broker leads, and has the next transaction; this one does not know it.
+    leader = d.reloaded()
+    leader.commit_in_transaction({T0: 2})
+    leader.commit()
+    asked = d.end()
+    assert asked not in d.answers
+    d.refuse(E.NOT_LEADER_OR_FOLLOWER)
+    assert d.ended(asked) is E.NOT_LEADER_OR_FOLLOWER
+    leader.end()
+    leader.commit()
+    assert offset(leader) == 2 and unstable(leader) == set()
+
+
+def test_a_marker_of_what_has_nothing_open_fences_former_coordinators() -> None:
+    d = TransactionDriver()
+    d.commit_in_transaction({T0: 1}, (1, 5))
+    d.end((1, 5), coordinator=3)
+    assert d.ended(d.end((1, 5), coordinator=4)) is E.NONE
+    d.commit_in_transaction({T0: 2}, (1, 5))
+    for one in (d.reloaded(), d):
+        asked = one.end((1, 5), coordinator=3)
+        assert one.ended(asked) is E.TRANSACTION_COORDINATOR_FENCED
+        assert offset(one) == 1 and unstable(one) == {0}
+
+
+def test_the_highest_epochs_in_flight_count() -> None:
+    d = TransactionDriver(hold=True)
+    d.end((1, 5), coordinator=7)
+    d.commit_in_transaction({T0: 1}, (1, 6))
+    assert d.ended(d.end((1, 6), coordinator=6)) is E.TRANSACTION_COORDINATOR_FENCED
+    d.commit(1)
+    assert d.ended(d.end((1, 6), coordinator=6)) is E.TRANSACTION_COORDINATOR_FENCED
+    assert d.error_of(d.commit_in_transaction({T0: 1}, (1, 5))) is E.INVALID_PRODUCER_EPOCH
+    d.refuse(E.NOT_ENOUGH_REPLICAS)
+    assert d.ended(d.end((1, 5), coordinator=6)) is E.TRANSACTION_COORDINATOR_FENCED
+    d.end((1, 5), coordinator=7)
+    assert len(d.in_flight) == 1
 
 
 def test_a_marker_in_flight_is_written_again_and_does_no_harm() -> None:
@@ -219,6 +265,7 @@ def test_a_marker_of_a_higher_epoch_ends_what_the_lower_has_open() -> None:
         ((1, 6), 8, E.NONE),
         ((-1, 0), 8, E.INVALID_PRODUCER_EPOCH),
         ((3, -1), 8, E.INVALID_PRODUCER_EPOCH),
+        ((3, 0), -1, E.TRANSACTION_COORDINATOR_FENCED),
     ],
 )
 def test_markers_of_a_deposed_coordinator_or_producer_are_refused(
@@ -400,6 +447,40 @@ def test_so_many_transactions_may_be_open(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(d.reloaded().pending()) == 2
 
 
+def test_a_producer_with_an_open_transaction_and_a_write_in_flight_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_OPEN_TRANSACTIONS", 2)
+    d = TransactionDriver(hold=True)
+
+    def error(producer_id: int) -> E:
+        asked = d.commit_in_transaction({T0: 1}, (producer_id, 0), group_id="h")
+        if asked in d.answers:
+            return d.error_of(asked)
+        # It is taken.
+        d.refuse(E.NOT_ENOUGH_REPLICAS)
+        return E.NONE
+
+    d.commit_in_transaction({T0: 1}, (1, 0))
+    d.commit_in_transaction({T0: 1}, (1, 0))
+    assert error(2) is E.NONE
+    d.commit(1)
+    assert (len(d.in_flight), error(2)) == (1, E.NONE)
+    d.end((1, 0))
+    d.commit_in_transaction({T0: 1}, (1, 0))
+    d.commit_in_transaction({T0: 1}, (2, 0))
+    assert error(3) is E.COORDINATOR_NOT_AVAILABLE
+    d.commit(2)
+    # The first has ended and begins again.
+    assert (len(d.table.transactions), error(3)) == (0, E.COORDINATOR_NOT_AVAILABLE)
+    d.refuse(E.NOT_ENOUGH_REPLICAS)
+    assert error(3) is E.NONE
+    d.commit()
+    d.end((1, 0))
+    d.commit()
+    assert (len(d.table.transactions), error(3), error(4)) == (0, E.NONE, E.NONE)
+
+
 def test_so_many_ended_producers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_ENDED_PRODUCERS", 2)
     d = TransactionDriver()
@@ -410,8 +491,8 @@ def test_so_many_ended_producers_are_remembered(monkeypatch: pytest.MonkeyPatch)
             one.error_of(one.commit_in_transaction({T0: 1}, (producer_id, 4), group_id="h"))
             for producer_id in (1, 2, 3)
         ]
-        # A repetition is no new end.
-        assert fenced == [E.NONE, E.INVALID_PRODUCER_EPOCH, E.INVALID_PRODUCER_EPOCH]
+        # The second marker of 1 is a later end than that of 2.
+        assert fenced == [E.INVALID_PRODUCER_EPOCH, E.NONE, E.INVALID_PRODUCER_EPOCH]
 
 
 # Removals --------------------------------------------------------------------------------------
