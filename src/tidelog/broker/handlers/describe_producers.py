@@ -2,7 +2,8 @@
 
 - A producer is remembered from its first batch until ``producer.id.expiration.ms`` after its last.
 - NOT_LEADER_OR_FOLLOWER for a partition that is led elsewhere; each partition has its own error.
-- No producer has a transaction: coordinator epoch and first offset of one are -1.
+- The coordinator epoch is that of the last marker, and the first offset that of the transaction
+  that is open; -1 without one.
 """
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ class OpenTransactions:
         """An open transaction ends at ``marker``, above all others.
 
         Return the first offset of what is open then, or the offset after the marker: below it all
-        is decided once the marker is committed. All replicas have the same.
+        is decided once the marker is committed. Replicas have the same, but for one that was
+        started at a later log start: it does not know what is open below that.
         """
         del self._first_of_open[first_offset]
         self._ended.append(Ended(marker, first_offset, at_ms))
