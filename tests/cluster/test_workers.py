@@ -324,13 +324,15 @@ def test_a_machine_of_two_freezes_and_its_brokers_are_suspected_together(tmp_pat
     # Death comes too late for this test: only the suspicion moves leaderships.
     configs = ("min.insync.replicas=1", "broker.session.timeout.ms=300000")
     words = [word for each in configs for word in ("--config", each)]
-    arguments = ("--brokers", "2", "--workers", "2", "--config", "broker.silence.suspect.ms=2000")
+    # Machine 1 has the controller: only heartbeats of machine 3 prove that its network is well.
+    arguments = ("--brokers", "3", "--workers", "2", "--config", "broker.silence.suspect.ms=2000")
     with Up(tmp_path / "cluster", *arguments, *words) as up:
         up.until_said("ready")
         server = ("--bootstrap-server", up.cluster()["bootstrap"])
         create = ("topics", *server, "--create", "--topic", "t", "--partitions", "12")
         assert run_tidelog(*create).returncode == 0
-        frozen = [each["pid"] for each in up.cluster()["brokers"] if each["id"] % 2 == 0]
+        frozen = [each["pid"] for each in up.cluster()["brokers"] if each["id"] in (2, 5)]
+        assert len(frozen) == 2
         log = tmp_path / "cluster" / "node-1.log"
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
@@ -345,7 +347,7 @@ def test_a_machine_of_two_freezes_and_its_brokers_are_suspected_together(tmp_pat
             assert sent.returncode == 0, sent.stderr
             described = run_tidelog("topics", *alone, "--describe", "--topic", "t", "--json")
             (topic,) = json.loads(described.stdout)
-            assert {each["leader"] % 2 for each in topic["partitions"]} == {1}
+            assert {each["leader"] for each in topic["partitions"]} <= {1, 3, 4, 6}
         finally:
             for pid in frozen:
                 os.kill(pid, signal.SIGCONT)

@@ -241,7 +241,7 @@ def test_a_stopped_controller_that_does_not_start_its_clocks_again_is_found(
 def test_suspicion_that_does_not_ask_for_the_others_doubts_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def alone(self: Sessions, now_ms: int, _racks: object) -> set[int]:
+    def alone(self: Sessions, now_ms: int, _places: object, _own: object) -> set[int]:
         silent = self.in_doubt(now_ms)
         return {x for x in silent if self.by_broker[x].silent_ms(now_ms) >= 2000}
 

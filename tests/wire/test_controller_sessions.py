@@ -381,6 +381,38 @@ def test_a_suspected_broker_keeps_no_other_from_being_suspected() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("host", "own", "suspected"),
+    [("127.0.0.1", 101, {1, 2}), ("localhost", 101, set()), ("127.0.0.1", 3, set())],
+)
+def test_brokers_of_a_rack_are_one_machine_on_one_host(
+    host: str, own: int, suspected: set[int]
+) -> None:
+    """And the heartbeats of the controller's own machine prove nothing."""
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller(
+            broker_silence_suspect_ms="2000",
+            node_id=str(own),
+            process_roles="broker,controller",
+            listeners="PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+        )
+        clock = stand_still(controller)
+        listener = messages.BrokerRegistrationRequest.Listener
+        for node_id, rack, its_host in ((1, "a", "127.0.0.1"), (2, "a", host), (3, "b", host)):
+            broker = await world.broker(controller, node_id)
+            at = [listener("PLAINTEXT", its_host, broker.port, 0)]
+            answer = await broker.register(controller.listener_port, rack=rack, listeners=at)
+            assert answer.error_code == 0
+        for _ in range(9):
+            clock.passed_ms += 250
+            assert (await world.brokers[2].heartbeat()).error_code == 0
+            await controller.session_watch.judge()
+        assert controller.cluster.suspected == suspected
+
+    run(scenario)
+
+
 def test_a_broker_without_the_response_to_its_registration_is_not_suspected_for_silence() -> None:
     """It beats once it knows its epoch, however long it takes to say what that begins with."""
 

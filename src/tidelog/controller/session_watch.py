@@ -21,9 +21,10 @@ from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.decisions import registration, soft_state
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision
-from tidelog.controller.decisions.sessions import Patience, Sessions
+from tidelog.controller.decisions.sessions import Patience, Place, Sessions
 from tidelog.controller.outbox import Outbox
 from tidelog.controller.performing import NotActive, Performer
+from tidelog.controller.requests import inter_broker_address
 from tidelog.metadata.store import MetadataStore
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.network.router import Peer
@@ -205,10 +206,10 @@ class SessionWatch:
         lost = self.sessions.without_connection(now) - self._controller.cluster.suspected
         if lost:
             await self._replace(lost, "the connection of its session is closed")
-        if self.sessions.silent(now, self._racks()):
+        if self._silent(now):
             # Silence is read again after that: an unread heartbeat is none.
             await self._listen()
-            silent = self.sessions.silent(self._now_ms(), self._racks())
+            silent = self._silent(self._now_ms())
             self.sessions.suspect(silent)
             if silent:
                 patience = self.sessions.patience
@@ -218,9 +219,24 @@ class SessionWatch:
             if self.sessions.to_expire(self._now_ms()):
                 await self._expire()
 
-    def _racks(self) -> dict[int, str | None]:
-        """Return the ``broker.rack`` of each registered broker."""
-        return {broker: node.rack for broker, node in self._controller.cluster.brokers.items()}
+    def _silent(self, now_ms: int) -> set[int]:
+        """Return the brokers to suspect for their silence."""
+        places = self._places()
+        configs = self._controller.configs
+        # A controller in a process of its own does not know which brokers are beside it.
+        own = places.get(configs.node_id) if configs.is_broker else None
+        return self.sessions.silent(now_ms, places, own)
+
+    def _places(self) -> dict[int, Place]:
+        """Return the machine of each registered broker that has a rack."""
+        cluster = self._controller.cluster
+        listener = self._controller.channels.sender.inter_broker_listener
+        return {
+            broker: Place(node.rack, address.host)
+            for broker, node in cluster.brokers.items()
+            if node.rack is not None
+            and (address := inter_broker_address(cluster, broker, listener)) is not None
+        }
 
     def _waits_for_store(self, now_ms: int) -> bool:
         """Return whether the store does not answer: nothing could be decided then."""

@@ -20,7 +20,7 @@ class Asked:
     def without_connection(self, now_ms: int) -> set[int]:
         return set()
 
-    def silent(self, now_ms: int, _racks: object) -> set[int]:
+    def silent(self, now_ms: int, _places: object, _own: object) -> set[int]:
         return set() if self.dead else self._asked(now_ms)
 
     def to_expire(self, now_ms: int) -> set[int]:
@@ -44,6 +44,8 @@ def test_after_listening_the_sessions_are_judged_as_of_then(dead: bool) -> None:
     watch._controller = SimpleNamespace(  # type: ignore[assignment]
         cluster=SimpleNamespace(suspected=set(), brokers={}),
         store=SimpleNamespace(reachable=True),
+        channels=SimpleNamespace(sender=SimpleNamespace(inter_broker_listener="PLAINTEXT")),
+        configs=SimpleNamespace(is_broker=False),
     )
     watch._without_store = False
     watch._check = lambda: None  # type: ignore[method-assign]

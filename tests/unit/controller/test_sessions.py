@@ -6,7 +6,13 @@ import itertools
 
 import pytest
 
-from tidelog.controller.decisions.sessions import BrokerSession, Condition, Patience, Sessions
+from tidelog.controller.decisions.sessions import (
+    BrokerSession,
+    Condition,
+    Patience,
+    Place,
+    Sessions,
+)
 
 PATIENCE = Patience(grace_ms=200, silence_ms=2000, timeout_ms=6000)
 HEARTBEAT_MS = 500
@@ -109,32 +115,40 @@ def test_no_broker_is_suspected_while_another_is_in_doubt(other_ms: int) -> None
     assert sessions.silent(5999, {}) == set()
 
 
-RACKS = {1: "a/m", 2: "a/m", 3: "a/n", 4: None, 5: None}
+PLACES = {1: Place("a/m", "h"), 2: Place("a/m", "h"), 3: Place("a/n", "h")}
 
 
-def test_the_silent_brokers_of_one_rack_are_suspected_together() -> None:
+def test_the_silent_brokers_of_one_machine_are_suspected_together() -> None:
     """A frozen machine: they are one silence, once the last of them is silent for long enough."""
     sessions = received(b1=0, b2=400, b3=1900)
-    assert sessions.silent(2399, RACKS) == set()
-    assert sessions.silent(2400, RACKS) == {1, 2}
-    assert sessions.silent(2400, {1: "a/m", 2: "a/n", 3: "a/o"}) == set()
+    assert sessions.silent(2399, PLACES) == set()
+    assert sessions.silent(2400, PLACES) == {1, 2}
+    # The text names a zone, and its brokers are on several machines; or the host is a translator.
+    for other in (Place("a/m", "i"), Place("a/o", "h")):
+        assert sessions.silent(2400, {**PLACES, 2: other}) == set()
     sessions.suspect({1, 2})
     assert sessions.in_condition(Condition.SUSPECTED, 2400) == {1, 2}
 
 
 @pytest.mark.parametrize("silent", [(1, 3), (4, 5), (1, 2, 3), (1, 2, 4)])
-def test_brokers_of_several_racks_or_of_none_are_not_one_silence(silent: tuple[int, ...]) -> None:
+def test_brokers_of_several_machines_or_without_racks_are_not_one_silence(
+    silent: tuple[int, ...],
+) -> None:
     sessions = received(b1=5000, b2=5000, b3=5000, b4=5000, b5=5000)
     for broker in silent:
         sessions.by_broker[broker] = BrokerSession(0)
     assert sessions.in_doubt(5900) == set(silent)
-    assert sessions.silent(5900, RACKS) == set()
+    assert sessions.silent(5900, PLACES) == set()
 
 
-@pytest.mark.parametrize("other", ["none", "suspected", "presumed", "closed", "of the rack"])
-def test_the_silence_of_a_rack_is_its_own_only_beside_heartbeats_of_another(other: str) -> None:
-    """Otherwise it may be the controller that receives nothing."""
-    racks: dict[int, str | None] = {1: "a", 2: "a", 3: "b"}
+@pytest.mark.parametrize(
+    "other",
+    ["none", "suspected", "presumed", "closed", "of the rack", "without a rack", "of its own"],
+)
+def test_the_silence_of_a_machine_is_its_own_only_beside_heartbeats_of_another(other: str) -> None:
+    """Otherwise it may be the controller that receives nothing but what its own machine sends."""
+    places = {1: Place("a", "h"), 2: Place("a", "h"), 3: Place("b", "h")}
+    own = None
     sessions = received(b1=0, b2=0)
     if other == "presumed":
         sessions.presume(3, 1900)
@@ -145,23 +159,28 @@ def test_the_silence_of_a_rack_is_its_own_only_beside_heartbeats_of_another(othe
     elif other == "closed":
         sessions.closed(3, 1900)
     elif other == "of the rack":
-        racks[3] = "a"
-    assert sessions.silent(2000, racks) == set()
+        places[3] = Place("a", "i")
+    elif other == "without a rack":
+        del places[3]
+    elif other == "of its own":
+        own = places[3]
+    assert sessions.silent(2000, places, own) == set()
     sessions.received(3, 1900)
-    racks[3] = "b"
-    assert sessions.silent(2000, racks) == {1, 2}
+    places[3] = Place("b", "h")
+    assert sessions.silent(2000, places, Place("b", "i")) == {1, 2}
+    assert sessions.silent(2000, places) == {1, 2}
 
 
-def test_a_heartbeat_of_one_broker_of_the_rack_gives_the_others_time() -> None:
+def test_a_heartbeat_of_one_broker_of_the_machine_gives_the_others_time() -> None:
     sessions = received(b1=0, b2=0, b3=1900)
     sessions.received(2, 1950)
-    assert sessions.silent(2800, RACKS) == set()
+    assert sessions.silent(2800, PLACES) == set()
     sessions.received(3, 2800)
     # Broker 2 is in doubt again from 2950 on: both must be silent for long enough.
-    assert sessions.silent(2950, RACKS) == set()
+    assert sessions.silent(2950, PLACES) == set()
     sessions.received(3, 3700)
-    assert sessions.silent(3949, RACKS) == set()
-    assert sessions.silent(3950, RACKS) == {1, 2}
+    assert sessions.silent(3949, PLACES) == set()
+    assert sessions.silent(3950, PLACES) == {1, 2}
 
 
 def test_a_silence_with_one_cause_suspects_no_broker_when_it_ends() -> None:

@@ -9,7 +9,7 @@ times out.
 | registered, heartbeat | alive |
 | its connection closed, and ``grace_ms`` passed without another | suspected |
 | silent for ``silence_ms`` on an open connection, no other broker in doubt | suspected |
-| so are all brokers in doubt, they share a rack, and heartbeats of another arrive | suspected |
+| so are all brokers in doubt, of one machine, and heartbeats of another arrive | suspected |
 | silent for half of ``silence_ms`` on an open connection, not suspected | in doubt |
 | known from an earlier controller, not registered here yet | alive, and not in doubt |
 | registered, without a response yet | the same |
@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 CHECKS = 8
 """The number of checks of the event loop in ``silence_ms``."""
@@ -43,6 +44,16 @@ class Condition(Enum):
     ALIVE = "alive"
     SUSPECTED = "suspected"
     DEAD = "dead"
+
+
+class Place(NamedTuple):
+    """The machine of a broker: brokers of the same ``broker.rack`` and the same host share one.
+
+    The text alone may name a zone of many machines, and the host alone an address translator.
+    """
+
+    rack: str
+    host: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,19 +215,22 @@ class Sessions:
             if session.is_in_doubt(now_ms, self.patience)
         }
 
-    def silent(self, now_ms: int, racks: Mapping[int, str | None]) -> set[int]:
-        """Return the brokers to suspect now for their silence: one, all silent ones of one rack, or
-        none.
+    def silent(
+        self, now_ms: int, places: Mapping[int, Place], own: Place | None = None
+    ) -> set[int]:
+        """Return the brokers to suspect now for their silence: one, all silent ones of one machine,
+        or none.
 
         While a broker elsewhere is in doubt the controller itself may be the cause. When a doubt
         has ended, other brokers that were in doubt have half of ``silence_ms`` for a sign of life.
-        ``racks`` has the ``broker.rack`` of each broker, which may name a machine.
+        ``places`` has the machine of each broker with a rack, ``own`` is that of this controller
+        if it is known.
         """
         silence_ms = self.patience.silence_ms
         if silence_ms >= self.patience.timeout_ms:
             return set()
         doubted = self.in_doubt(now_ms)
-        if len(doubted) != 1 and not self._is_of_one_rack(doubted, now_ms, racks):
+        if len(doubted) != 1 and not self._is_of_one_machine(doubted, now_ms, places, own):
             return set()
         if self.settled_ms is not None and now_ms - self.settled_ms < silence_ms // 2:
             return set()
@@ -240,18 +254,24 @@ class Sessions:
         )
         return set() if in_doubt else dead
 
-    def _is_of_one_rack(
-        self, doubted: Set[int], now_ms: int, racks: Mapping[int, str | None]
+    def _is_of_one_machine(
+        self, doubted: Set[int], now_ms: int, places: Mapping[int, Place], own: Place | None
     ) -> bool:
-        """Return whether all these brokers share a rack, and heartbeats of another arrive."""
-        if len({racks.get(broker) for broker in doubted}) != 1:
+        """Return whether all these brokers share a machine, and heartbeats of another rack arrive.
+
+        Those from the controller's own machine prove nothing about its network.
+        """
+        machines = {places.get(broker) for broker in doubted}
+        shared = machines.pop() if len(machines) == 1 else None
+        if shared is None:
             return False
-        (shared,) = {racks.get(broker) for broker in doubted}
-        return shared is not None and any(
+        return any(
             session.closed_ms is None
             and not session.presumed
             and not session.suspected
-            and racks.get(broker) != shared
+            and (place := places.get(broker)) is not None
+            and place.rack != shared.rack
+            and place != own
             and session.condition(now_ms, self.patience) is Condition.ALIVE
             for broker, session in self.by_broker.items()
         )
