@@ -285,8 +285,8 @@ MUTANTS = (
     Mutant(
         "the silent brokers of a zone of several machines count as one machine",
         "src/tidelog/controller/session_watch.py::SessionWatch._places",
-        "Place(node.rack, address.host)",
-        'Place(node.rack, "")',
+        "BrokerPlace(node.rack, address.host)",
+        'BrokerPlace(node.rack, "")',
         "tests/wire/test_controller_sessions.py",
     ),
     Mutant(

@@ -21,7 +21,7 @@ from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.decisions import registration, soft_state
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision
-from tidelog.controller.decisions.sessions import Patience, Place, Sessions
+from tidelog.controller.decisions.sessions import BrokerPlace, Patience, Sessions
 from tidelog.controller.outbox import Outbox
 from tidelog.controller.performing import NotActive, Performer
 from tidelog.controller.requests import inter_broker_address
@@ -227,12 +227,12 @@ class SessionWatch:
         own = places.get(configs.node_id) if configs.is_broker else None
         return self.sessions.silent(now_ms, places, own)
 
-    def _places(self) -> dict[int, Place]:
+    def _places(self) -> dict[int, BrokerPlace]:
         """Return the machine of each registered broker that has a rack."""
         cluster = self._controller.cluster
         listener = self._controller.channels.sender.inter_broker_listener
         return {
-            broker: Place(node.rack, address.host)
+            broker: BrokerPlace(node.rack, address.host)
             for broker, node in cluster.brokers.items()
             if node.rack is not None
             and (address := inter_broker_address(cluster, broker, listener)) is not None

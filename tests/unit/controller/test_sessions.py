@@ -7,10 +7,10 @@ import itertools
 import pytest
 
 from tidelog.controller.decisions.sessions import (
+    BrokerPlace,
     BrokerSession,
     Condition,
     Patience,
-    Place,
     Sessions,
 )
 
@@ -115,7 +115,7 @@ def test_no_broker_is_suspected_while_another_is_in_doubt(other_ms: int) -> None
     assert sessions.silent(5999, {}) == set()
 
 
-PLACES = {1: Place("a/m", "h"), 2: Place("a/m", "h"), 3: Place("a/n", "h")}
+PLACES = {1: BrokerPlace("a/m", "h"), 2: BrokerPlace("a/m", "h"), 3: BrokerPlace("a/n", "h")}
 
 
 def test_the_silent_brokers_of_one_machine_are_suspected_together() -> None:
@@ -124,7 +124,7 @@ def test_the_silent_brokers_of_one_machine_are_suspected_together() -> None:
     assert sessions.silent(2399, PLACES) == set()
     assert sessions.silent(2400, PLACES) == {1, 2}
     # The text names a zone, and its brokers are on several machines; or the host is a translator.
-    for other in (Place("a/m", "i"), Place("a/o", "h")):
+    for other in (BrokerPlace("a/m", "i"), BrokerPlace("a/o", "h")):
         assert sessions.silent(2400, {**PLACES, 2: other}) == set()
     sessions.suspect({1, 2})
     assert sessions.in_condition(Condition.SUSPECTED, 2400) == {1, 2}
@@ -147,7 +147,7 @@ def test_brokers_of_several_machines_or_without_racks_are_not_one_silence(
 )
 def test_the_silence_of_a_machine_is_its_own_only_beside_heartbeats_of_another(other: str) -> None:
     """Otherwise it may be the controller that receives nothing but what its own machine sends."""
-    places = {1: Place("a", "h"), 2: Place("a", "h"), 3: Place("b", "h")}
+    places = {1: BrokerPlace("a", "h"), 2: BrokerPlace("a", "h"), 3: BrokerPlace("b", "h")}
     own = None
     sessions = received(b1=0, b2=0)
     if other == "presumed":
@@ -159,15 +159,15 @@ def test_the_silence_of_a_machine_is_its_own_only_beside_heartbeats_of_another(o
     elif other == "closed":
         sessions.closed(3, 1900)
     elif other == "of the rack":
-        places[3] = Place("a", "i")
+        places[3] = BrokerPlace("a", "i")
     elif other == "without a rack":
         del places[3]
     elif other == "of its own":
         own = places[3]
     assert sessions.silent(2000, places, own) == set()
     sessions.received(3, 1900)
-    places[3] = Place("b", "h")
-    assert sessions.silent(2000, places, Place("b", "i")) == {1, 2}
+    places[3] = BrokerPlace("b", "h")
+    assert sessions.silent(2000, places, BrokerPlace("b", "i")) == {1, 2}
     assert sessions.silent(2000, places) == {1, 2}
 
 

@@ -46,7 +46,7 @@ class Condition(Enum):
     DEAD = "dead"
 
 
-class Place(NamedTuple):
+class BrokerPlace(NamedTuple):
     """The machine of a broker: brokers of the same ``broker.rack`` and the same host share one.
 
     The text alone may name a zone of many machines, and the host alone an address translator.
@@ -216,7 +216,7 @@ class Sessions:
         }
 
     def silent(
-        self, now_ms: int, places: Mapping[int, Place], own: Place | None = None
+        self, now_ms: int, places: Mapping[int, BrokerPlace], own: BrokerPlace | None = None
     ) -> set[int]:
         """Return the brokers to suspect now for their silence: one, all silent ones of one machine,
         or none.
@@ -255,7 +255,11 @@ class Sessions:
         return set() if in_doubt else dead
 
     def _is_of_one_machine(
-        self, doubted: Set[int], now_ms: int, places: Mapping[int, Place], own: Place | None
+        self,
+        doubted: Set[int],
+        now_ms: int,
+        places: Mapping[int, BrokerPlace],
+        own: BrokerPlace | None,
     ) -> bool:
         """Return whether all these brokers share a machine, and heartbeats of another rack arrive.
 
