@@ -352,7 +352,7 @@ def test_a_machine_of_two_freezes_and_its_brokers_are_suspected_together(tmp_pat
             for pid in frozen:
                 os.kill(pid, signal.SIGCONT)
         said = [line for line in log.read_text().splitlines() if "is suspected" in line]
-        assert [re.search(r"broker=(\d)", line)[1] for line in said] == ["2", "4"], said
+        assert [re.search(r"broker=(\d)", line)[1] for line in said] == ["2", "5"], said
         read = run_tidelog(
             "consume", *server, "--topic", "t", "--from-beginning", "--max-messages", "3",
         )  # fmt: skip
