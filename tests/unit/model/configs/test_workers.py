@@ -175,12 +175,17 @@ def test_a_refusal_is_one_line(text: str, workers: int, host_name: str, said: st
 
 def test_the_file_of_the_page_is_accepted() -> None:
     text = (ROOT / "docs/operating/cores.md").read_text()
-    (whole,) = re.findall(r"^```properties\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    whole, several = re.findall(r"^```properties\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (ready,) = re.findall(r"^ready workers=4 nodes=(\S+) bootstrap=(\S+) ", text, re.MULTILINE)
     workers = made(whole, 4)
     assert ",".join(str(one.node_id) for one in workers) == ready[0]
     clients = [f"{one.host}:{one.port}" for worker in workers for one in worker.broker_listeners]
     assert ",".join(clients) == ready[1]
+    # Several controllers: their lines in place of those of the same keys.
+    keys = {line.partition("=")[0] for line in several.splitlines()}
+    kept = [line for line in whole.splitlines() if line.partition("=")[0] not in keys]
+    workers = made("\n".join([*kept, several]), 4)
+    assert [one.process_roles for one in workers][:2] == [{"broker", "controller"}, {"broker"}]
 
 
 def test_a_file_that_is_refused_is_refused_as_for_one_process() -> None:
