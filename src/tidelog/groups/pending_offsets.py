@@ -14,7 +14,8 @@ What comes later in the log wins, whatever its kind (decision 0122):
 | the abort marker of its transaction | is dropped |
 
 So a pending offset that is left is later in the log than the group's offset of its partition. Each
-step takes time by the partitions that it names.
+step takes time by the partitions that it names; those of plain records and markers
+also grow with the open transactions of the group.
 """
 
 from __future__ import annotations

@@ -46,11 +46,12 @@ def noted(cluster: ClusterState, broker: int, lost: Collection[TopicPartition]) 
     if not lost:
         return []
     notes = _known(cluster)
+    room = MOST_NOTED - sum(len(brokers) for brokers in notes.values())
     for tp in sorted(lost):
-        room = sum(len(brokers) for brokers in notes.values()) < MOST_NOTED
         brokers = notes.get(tp, ())
-        if room and broker not in brokers:
+        if room > 0 and broker not in brokers:
             notes[tp] = (*brokers, broker)
+            room -= 1
     return _put(cluster, notes)
 
 
