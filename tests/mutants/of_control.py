@@ -865,4 +865,25 @@ MUTANTS = (
         " and voter",
         "tests/unit/model/configs/test_kafka_names.py",
     ),
+    Mutant(
+        "a restart of workers that fails ends the restarts",
+        "src/tidelog/cli/workers.py::Supervisor._restart_when_asked",
+        "            except Exception:\n",
+        "            except TimeoutError:\n",
+        "tests/component/cli/test_supervisor.py",
+    ),
+    Mutant(
+        "a stop during a restart sends a second SIGTERM",
+        "src/tidelog/cli/up_child.py::Child.end",
+        "        if process is not self._asked_to_end:\n",
+        "        if process is not None:\n",
+        "tests/component/cli/test_supervisor.py",
+    ),
+    Mutant(
+        "one broken page of a worker breaks that of all",
+        "src/tidelog/observe/summed.py::_page",
+        "    except (OSError, ValueError, HTTPException):\n",
+        "    except (OSError, ValueError):\n",
+        "tests/component/observe/test_summed_pages.py",
+    ),
 )

@@ -137,6 +137,8 @@ class Child:
         self.log = plan.log_of(member)
         self._log_begin = 0
         self._process: asyncio.subprocess.Process | None = None
+        self._asked_to_end: asyncio.subprocess.Process | None = None
+        """The process that has its SIGTERM: a second one would end it at once."""
         self._said: str | None = None
         """Why it ends, by its own words on standard output."""
 
@@ -258,12 +260,14 @@ class Child:
         await process.wait()
 
     async def end(self) -> None:
-        """Stop it cleanly, or kill it when that takes too long."""
+        """Stop it cleanly, or kill it when that takes too long. May be called by several tasks."""
         process = self._process
         if process is None or process.returncode is not None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+        if process is not self._asked_to_end:
+            self._asked_to_end = process
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
         try:
             async with asyncio.timeout(self._stop_s):
                 await process.wait()

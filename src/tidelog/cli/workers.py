@@ -301,32 +301,38 @@ class Supervisor:
         while True:
             await self._restart.wait()
             self._restart.clear()
-            if (why := await self._why_refused()) is not None:
+            try:
+                await self._restart_all()
+            except Exception:
+                # The workers run on, and the next SIGHUP counts.
+                logger.exception("the restart one after another has failed; send SIGHUP again")
+
+    async def _restart_all(self) -> None:
+        if (why := await self._why_refused()) is not None:
+            logger.error(
+                "no worker is restarted, as %(file)s is refused: %(why)s; mend it, then send "
+                "SIGHUP again",
+                {"file": self._options.file, "why": why},
+            )
+            return
+        logger.info("restarting the workers one after another")
+        for worker in self._workers:
+            try:
+                async with asyncio.timeout(BACK_S):
+                    await self._until_in_sync()
+                    worker.is_stopped = True
+                    worker.serves.clear()
+                    await worker.child.end()
+                    await worker.serves.wait()
+            except TimeoutError:
                 logger.error(
-                    "no worker is restarted, as %(file)s is refused: %(why)s; mend it, then send "
-                    "SIGHUP again",
-                    {"file": self._options.file, "why": why},
+                    "the restart one after another ends at broker %(worker)s: after "
+                    "%(waited_s)s s it does not serve, or replicas are not in sync; see "
+                    "`tidelog doctor`, then send SIGHUP again",
+                    {"worker": worker.child.member.node_id, "waited_s": BACK_S},
                 )
-                continue
-            logger.info("restarting the workers one after another")
-            for worker in self._workers:
-                try:
-                    async with asyncio.timeout(BACK_S):
-                        await self._until_in_sync()
-                        worker.is_stopped = True
-                        worker.serves.clear()
-                        await worker.child.end()
-                        await worker.serves.wait()
-                except TimeoutError:
-                    logger.error(
-                        "the restart one after another ends at broker %(worker)s: after "
-                        "%(waited_s)s s it does not serve, or replicas are not in sync; see "
-                        "`tidelog doctor`, then send SIGHUP again",
-                        {"worker": worker.child.member.node_id, "waited_s": BACK_S},
-                    )
-                    break
-            else:
-                logger.info("all workers were restarted")
+                return
+        logger.info("all workers were restarted")
 
     async def _why_refused(self) -> str | None:
         """Return why the code of now refuses the file of now; None if a worker can start with it.

@@ -2,17 +2,20 @@
 
 Owns the sum, and the requests to the workers' own endpoints. Not the endpoint: see ``endpoint``.
 A sample is added to those of the same name and labels; of the gauges of ``LARGEST`` the largest
-counts. A worker that does not respond within ``PAGE_S`` is left out and has
-``tidelog_worker_up`` 0.
+counts, of those of ``SMALLEST`` the smallest. A worker that does not respond within ``PAGE_S`` is
+left out and has ``tidelog_worker_up`` 0.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from http.client import HTTPException
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -28,6 +31,11 @@ AT_ONCE = 16
 LARGEST = ("offset", "highwatermark", "_start_time_seconds", "_epoch", "_level")
 """Endings of gauges that are no amounts: replicas of one partition, and times."""
 
+SMALLEST = ("_percent",)
+"""Endings of gauges that are idle shares: the worker that is busiest."""
+
+HEALTH = "/health"
+
 Addresses = Callable[[], Mapping[int, tuple[str, int] | str]]
 """Returns the metrics address of each worker by node id, or what it waits for without one."""
 
@@ -40,19 +48,24 @@ def summed(pages: Iterable[str]) -> Iterator[Metric]:
         for family in text_string_to_metric_families(page):
             families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             sums = values.setdefault(family.name, {})
-            largest = family.type == "gauge" and family.name.endswith(LARGEST)
+            joined = _joined_by(family)
             for sample in family.samples:
                 key = (sample.name, tuple(sample.labels.items()))
-                if key not in sums:
-                    sums[key] = sample.value
-                elif largest:
-                    sums[key] = max(sums[key], sample.value)
-                else:
-                    sums[key] += sample.value
+                former = sums.get(key)
+                sums[key] = sample.value if former is None else joined(former, sample.value)
     for name, family in families.items():
         for (sample_name, labels), value in values[name].items():
             family.add_sample(sample_name, dict(labels), value)
         yield family
+
+
+def _joined_by(family: Metric) -> Callable[[float, float], float]:
+    """Return what makes one value of two workers' values."""
+    if family.type == "gauge" and family.name.endswith(LARGEST):
+        return max
+    if family.type == "gauge" and family.name.endswith(SMALLEST):
+        return min
+    return operator.add
 
 
 class SummedPages(Collector):
@@ -90,8 +103,8 @@ class SummedPages(Collector):
         """Return one ``/health``: healthy only if all workers are."""
         addresses = self._addresses()
         workers: dict[str, Any] = {
-            str(node): _unseen(addresses[node]) if page is None else json.loads(page)
-            for node, page in _pages_of(addresses, "/health").items()
+            str(node): _health_in(page) or _unseen(addresses[node])
+            for node, page in _pages_of(addresses, HEALTH).items()
         }
         healthy = all(shown["healthy"] for shown in workers.values())
         # A response proves that the supervisor lives; a restart must depend on nothing else.
@@ -108,6 +121,15 @@ def _pages_of(addresses: Mapping[int, tuple[str, int] | str], path: str) -> dict
         return dict(zip(addresses, pages, strict=True))
 
 
+def _health_in(page: str | None) -> dict[str, Any] | None:
+    """Return the health that a page shows; None for a page that shows none."""
+    try:
+        shown = json.loads(page or "")
+    except ValueError:
+        return None
+    return shown if isinstance(shown, dict) and "healthy" in shown else None
+
+
 def _unseen(address: tuple[str, int] | str) -> dict[str, Any]:
     """Return what stands for the health of a worker without a response."""
     if isinstance(address, str):
@@ -121,10 +143,18 @@ def _page(address: tuple[str, int] | str, path: str) -> str | None:
     if isinstance(address, str):
         return None
     try:
-        with urllib.request.urlopen(f"http://{address[0]}:{address[1]}{path}", timeout=PAGE_S) as x:
-            return str(x.read().decode())
-    except urllib.error.HTTPError as error:
-        # The health of a worker in trouble has status 503.
-        return error.read().decode()
-    except (OSError, ValueError):
+        return _read(f"http://{address[0]}:{address[1]}{path}", is_health=path == HEALTH)
+    except (OSError, ValueError, HTTPException):
+        # Also a page that ends in its midst, as its worker has died.
         return None
+
+
+def _read(url: str, *, is_health: bool) -> str | None:
+    try:
+        with urllib.request.urlopen(url, timeout=PAGE_S) as response:
+            return str(response.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            # The health of a worker in trouble has this status.
+            is_page = is_health and error.code == HTTPStatus.SERVICE_UNAVAILABLE
+            return error.read().decode() if is_page else None

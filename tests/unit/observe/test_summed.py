@@ -34,24 +34,26 @@ def worker(count: int, offset: int, topic: str) -> str:
     requests.add_metric([topic], 1)
     end = GaugeMetricFamily("kafka_log_log_logendoffset", "Next offset", value=offset)
     size = GaugeMetricFamily("kafka_log_log_size", "Bytes", value=count)
+    idle = GaugeMetricFamily("kafka_avgidle_percent", "Share", value=1 / count)
     times = HistogramMetricFamily(
         "kafka_times", "Times", buckets=[("1", count), ("+Inf", 2 * count)], sum_value=0.5
     )
-    return page(requests, end, size, times)
+    return page(requests, end, size, idle, times)
 
 
-def test_amounts_are_added_and_of_positions_the_largest_counts() -> None:
-    both = page(*summed([worker(2, 7, "t"), worker(3, 5, "u")]))
+def test_amounts_are_added_of_positions_the_largest_and_of_shares_the_smallest_counts() -> None:
+    both = page(*summed([worker(2, 7, "t"), worker(4, 5, "u")]))
     lines = [line for line in both.splitlines() if not line.startswith("#")]
     assert lines == [
-        'kafka_requests_total{api="Produce"} 5.0',
+        'kafka_requests_total{api="Produce"} 6.0',
         'kafka_requests_total{api="t"} 1.0',
         'kafka_requests_total{api="u"} 1.0',
         "kafka_log_log_logendoffset 7.0",
-        "kafka_log_log_size 5.0",
-        'kafka_times_bucket{le="1"} 5.0',
-        'kafka_times_bucket{le="+Inf"} 10.0',
-        "kafka_times_count 10.0",
+        "kafka_log_log_size 6.0",
+        "kafka_avgidle_percent 0.25",
+        'kafka_times_bucket{le="1"} 6.0',
+        'kafka_times_bucket{le="+Inf"} 12.0',
+        "kafka_times_count 12.0",
         "kafka_times_sum 1.0",
     ]
 
