@@ -362,6 +362,27 @@ def test_an_older_copy_of_a_state_makes_no_replica_leader_and_no_epoch_go_back(
     assert (now.leader, now.isr, cluster.damaged) == (-1, [2, 1], {})
 
 
+@pytest.mark.parametrize(("title", "index"), [("never resized", 0), ("grown", 3)])
+def test_a_partition_without_nodes_is_not_new_once_a_broker_had_a_replica_of_it(
+    title: str, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began empty on a new disk when the broker that had its records died."""
+    story, tp = STORIES[title], TopicPartition("t", index)
+    paths = (layout.state(*tp), layout.partition(*tp))
+    world = begun(story, tuple((path, missing) for path in paths))
+    cluster = world.cluster
+    world.arrive(1, FormerRegistration.SAME)
+    assert "broker 1 has a replica" in str(cluster.damaged[paths[0]])
+    world.write(expire(cluster, [1, 3]).writes)
+    for broker in (1, 3):
+        soft_state.forget(cluster, broker)
+    monkeypatch.setitem(story.held, 2, {})
+    world.arrive(2, FormerRegistration.CRASHED)
+    assert tp not in cluster.states and index in cluster.topics["t"].partitions
+    world.repair([paths[1], paths[0]])
+    assert not cluster.damaged and set(cluster.states[tp].isr) <= {1, 2}
+
+
 def test_brokers_forget_a_damaged_topic_whose_nodes_are_all_removed() -> None:
     """They showed it until the next complete request."""
     story = STORIES["grown"]

@@ -213,6 +213,9 @@ def _newborn(cluster: ClusterState, name: str, node: TopicNode) -> dict[int, lis
         if tp in cluster.states or layout.partition(name, index) in cluster.versions:
             continue
         present = cluster.fit & set(replicas)
+        if layout.state(*tp) in cluster.damaged:
+            # It is not new: a broker had a replica of it, and may be dead since.
+            continue
         if not present or cluster.presumed.intersection(replicas):
             continue
         # Of any incarnation: the partition has no node that says which one is present.

@@ -96,7 +96,8 @@ def first_unborn(cluster: ClusterState, name: str, node: TopicNode, history: Top
     index = len(node.partitions)
     while index > history.initial_partition_count:
         tp = TopicPartition(name, index - 1)
-        if tp in cluster.partition_nodes or layout.partition(*tp) in cluster.damaged:
+        paths = (layout.partition(*tp), layout.state(*tp))
+        if tp in cluster.partition_nodes or not cluster.damaged.keys().isdisjoint(paths):
             break
         index -= 1
     return index
