@@ -797,7 +797,7 @@ MUTANTS = (
     ),
     Mutant(
         "no leader is elected for a topic that can be read again",
-        "src/tidelog/controller/decisions/external_changes.py::_settled",
+        "src/tidelog/controller/decisions/external_changes.py::settled_again",
         "return settled_with_notes(cluster, places, states)",
         "return settled_with_notes(cluster, set(), states)",
         "tests/unit/controller/test_registration.py",

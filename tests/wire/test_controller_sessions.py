@@ -15,6 +15,7 @@ from tests.support.lone_controller import LoneController
 from tests.support.standing_clock import silence, stand_still
 from tidelog.client.connecting.connection import connect
 from tidelog.controller.decisions import losses, registration
+from tidelog.controller.pending import Changes
 from tidelog.controller.session_watch import SEEK_MS
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryTree
@@ -240,6 +241,63 @@ def test_noted_replicas_of_a_power_cut_are_compared_once_their_brokers_have_regi
             assert (await broker.register(second.listener_port)).error_code == 0
         state = second.cluster.states[T0]
         assert (state.leader, state.isr, state.is_unclean_leader) == (1, [1], True)
+
+    run(scenario)
+
+
+async def with_another_id(world: World) -> tuple[LoneController, RecordedBroker, RecordedBroker]:
+    """A new controller, and brokers 1 and 2: 1 has the topic, 2 a former one of its name only."""
+    tree = MemoryTree()
+    first, one, two, topic_id = await on_two(world, tree)
+    await first.stop()
+    entry = messages.BrokerRegistrationRequest
+    parts = [entry.InventoryPartition(0, 1, 0, 5)]
+    for broker, its_id in ((one, topic_id), (two, uuid.UUID(int=4711))):
+        broker.inventory = [entry.InventoryTopic("t", its_id, parts)]
+    return await world.controller(tree), one, two
+
+
+def test_what_was_noted_counts_once_a_registration_shows_that_the_topic_is_right() -> None:
+    """Broker 2 stayed in the ISR as if it had everything."""
+
+    async def scenario(world: World) -> None:
+        second, one, two = await with_another_id(world)
+        two.incarnation = uuid.uuid4()
+        assert (await two.register(second.listener_port, last_life_ended=0)).error_code == 0
+        assert second.cluster.unreadable_topics == ["t"]
+        assert second.cluster.past.uncertain.topics == {"t": {0: [2]}}
+        assert (await one.register(second.listener_port)).error_code == 0
+        assert second.cluster.unreadable_topics == []
+        assert second.cluster.past.uncertain.topics == {}
+        assert second.cluster.states[T0].isr == [1]
+
+    run(scenario)
+
+
+def test_of_two_registrations_at_once_the_second_sends_what_it_makes_readable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It compared with the time before its turn: a broker kept the topic as unreadable."""
+
+    async def scenario(world: World) -> None:
+        second, one, two = await with_another_id(world)
+        sent: list[TopicPartition] = []
+        send = second.controller.send
+
+        def noting(changes: Changes) -> None:
+            sent.extend(changes.partitions)
+            send(changes)
+
+        monkeypatch.setattr(second.controller, "send", noting)
+        registrations = []
+        async with second.turn:
+            for broker in (two, one):
+                waiting = len(second.turn._waiters or ())
+                made = asyncio.create_task(broker.register(second.listener_port))
+                registrations.append(made)
+                await until(lambda before=waiting: len(second.turn._waiters or ()) > before)
+        assert [(await x).error_code for x in registrations] == [0, 0]
+        assert second.cluster.unreadable_topics == [] and T0 in sent
 
     run(scenario)
 

@@ -165,7 +165,7 @@ def take_up(
     taken.errors += check_agreement(cluster, {x for x in map(layout.topic_of, nodes) if x})
     for path in taken.former.keys() & cluster.damaged:
         cluster.damaged[path] = replace(cluster.damaged[path], former=taken.former[path])
-    writes += _settled(cluster, unreadable, damaged.difference(cluster.damaged))
+    writes += settled_again(cluster, unreadable, damaged.difference(cluster.damaged))
     completed = complete(cluster, entropy)
     deleted: Decision[list[str]] = Decision([])
     if cluster.went_back is None:
@@ -179,7 +179,7 @@ def take_up(
     return Decision(taken, decided, splits=True)
 
 
-def _settled(
+def settled_again(
     cluster: ClusterState, unreadable: Collection[str], paths: Collection[str]
 ) -> list[Write]:
     """Elect leaders where a topic that was unreadable, or the node of a state at one of ``paths``,

@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState, InventoryFence, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal
+from tidelog.controller.decisions.external_changes import settled_again
 from tidelog.controller.decisions.levels import why_broker_refused
 from tidelog.controller.decisions.nodes import judge_reports
 from tidelog.controller.decisions.registration import (
@@ -38,7 +40,7 @@ from tidelog.controller.decisions.registration import (
 )
 from tidelog.controller.decisions.settlement import elect_awaited
 from tidelog.controller.decisions.soft_state import take_report
-from tidelog.controller.pending import changes_of_reading
+from tidelog.controller.pending import Changes, changes_of_reading
 from tidelog.controller.performing import NotActive
 from tidelog.controller.requests import PROTOCOL_NAMES
 from tidelog.controller.serving import served
@@ -81,6 +83,8 @@ async def handle(
 
     def decide(cluster: ClusterState) -> Decision[tuple[bool, int | RequestRefusal]]:
         registered = cluster.brokers.get(broker)
+        if not before:  # In the turn, and once: a decision that is made again has judged already.
+            before.append(_Readable.of(cluster))
         # Before anything else: of an older store no single node is the wrong one.
         gone_back = None if cluster.went_back else why_gone_back(cluster, registration)
         wall_ms = controller.seams.clock.wall_ms()
@@ -98,13 +102,16 @@ async def handle(
         # broker that has just registered, because of its silence before.
         if not isinstance(answer[1], RequestRefusal):
             controller.session_watch.received(broker, is_answered=False)
-            controller.send(changes_of_reading(unread, controller.cluster, controller.cluster))
+            controller.send(before[0].changes(controller.cluster))
 
-    unread = controller.cluster.unreadable_topics
+    before: list[_Readable] = []
     (new_incarnation, answer), _ = await controller.perform(decide, received)
     if isinstance(answer, RequestRefusal):
         logger.warning("registration refused: %(why)s", {"why": answer.sentence})
         return messages.BrokerRegistrationResponse(error_code=answer.error)
+    if before[0].damaged.difference(controller.cluster.damaged):
+        # Its report shows that a node is right after all: what died or lost power counts now.
+        await controller.perform(before[0].settled_again)
     if context.connection.is_closing:
         # It disconnected during the write: its session never began, so it expires by time-out.
         controller.session_watch.received(broker)
@@ -121,6 +128,27 @@ async def handle(
         {"broker": broker, "broker_epoch": answer, "last_stop": _BEFORE[registration.ended]},
     )
     return _accepted(controller, broker, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Readable:
+    """What could not be read before a registration: topics, and the paths of damaged nodes."""
+
+    unread: list[str]
+    damaged: frozenset[str]
+
+    @staticmethod
+    def of(cluster: ClusterState) -> _Readable:
+        return _Readable(cluster.unreadable_topics, frozenset(cluster.damaged))
+
+    def changes(self, cluster: ClusterState) -> Changes:
+        """Return what brokers must be sent of topics that can be read again, or no longer."""
+        return changes_of_reading(self.unread, cluster, cluster)
+
+    def settled_again(self, cluster: ClusterState) -> Decision[None]:
+        """Decide what follows where nodes can be read again."""
+        healed = self.damaged.difference(cluster.damaged)
+        return Decision(None, tuple(settled_again(cluster, self.unread, healed)), splits=True)
 
 
 _BEFORE = {
