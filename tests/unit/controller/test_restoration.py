@@ -32,6 +32,7 @@ from tidelog.controller.decisions.registration import (
 from tidelog.controller.decisions.restoration import JUMP, accept
 from tidelog.controller.decisions.restoration_report import report
 from tidelog.controller.decisions.settlement import elect_put_off, put_state, settle_all
+from tidelog.controller.decisions.uncertain_replicas import settle_noted
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
     ConfigNode,
@@ -39,6 +40,7 @@ from tidelog.metadata.records import (
     DeletionNode,
     PartitionState,
     ProducerIdBlock,
+    UncertainReplicas,
     WentBack,
 )
 from tidelog.model.errors import ErrorCode
@@ -476,6 +478,19 @@ def test_the_end_of_having_gone_back_is_written_last() -> None:
     writes = accept(world.cluster, (), (), world.chance).writes
     assert writes[-1] == Remove(layout.WENT_BACK)
     assert writes.index(Remove(layout.WENT_BACK)) == len(writes) - 1
+
+
+def test_an_acceptance_has_compared_the_replicas_that_were_noted_as_uncertain() -> None:
+    """The next controller took the leader that was just elected for one of them, and flagged it
+    once more."""
+    world = restored()
+    world.commit((Put(layout.UNCERTAIN_REPLICAS, UncertainReplicas({"t": {0: [1, 2]}})),))
+    holds(world, 1, 0, 5, 30)
+    writes = accept(world.cluster, (), (), world.chance).writes
+    assert writes[-2:] == (Remove(layout.UNCERTAIN_REPLICAS), Remove(layout.WENT_BACK))
+    accepted(world)
+    assert world.cluster.states[T0].leader == 1
+    assert not settle_noted(world.cluster).writes
 
 
 def test_replicas_without_an_id_come_back_under_a_new_one() -> None:

@@ -106,6 +106,9 @@ def accept(
         new = RestoredNodes(epochs, node.partitions.keys() - present.keys())
         writes += topic_of(cluster, one.name, node, whole, ends, new, is_known=one.is_known)
     writes += _jumps(cluster, epochs.last)
+    if layout.UNCERTAIN_REPLICAS in cluster.versions:
+        # What lost power was compared here: of all replicas the newest leads.
+        writes.append(Remove(layout.UNCERTAIN_REPLICAS))
     writes.append(Remove(layout.WENT_BACK))
     return Decision(before, tuple(writes), splits=True)
 
