@@ -15,7 +15,7 @@ import pytest
 from tests.support.controller_world import World
 from tidelog.controller import late_commands, requests
 from tidelog.controller.decisions import ended_data
-from tidelog.controller.decisions.cluster import LogEnd
+from tidelog.controller.decisions.cluster import LoadedStore, LogEnd
 from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put, RequestRefusal
@@ -29,7 +29,7 @@ from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.late_replicas import Fate, forget_stale, late_replicas
 from tidelog.controller.decisions.lost_store import adopt
 from tidelog.controller.decisions.moves import complete
-from tidelog.controller.decisions.nodes import take
+from tidelog.controller.decisions.nodes import judge_reports, take
 from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.controller.decisions.registration import Address, Registration, register
 from tidelog.controller.decisions.rejoining import bring_back, rejoin
@@ -402,6 +402,22 @@ def test_a_name_that_another_topic_has_since_is_in_conflict() -> None:
     assert [len(x.partition_states) for x in less.topic_states] == [0]
     taken_back(world, layout.id_text(T))
     assert (fates(world), kept(world, 3)) == ({}, [])
+
+
+def test_a_topic_of_the_copy_can_be_deleted_for_the_late_one_of_its_name() -> None:
+    """Its node counted as damaged, so that the deletion was refused: the copy had a topic that was
+    deleted and created again, and no broker has replicas of the older one."""
+    world = accepted({}, {})
+    comes(world, 3, {})
+    world.create(TopicToCreate("t", assignment=((0, (3,)),)))
+    cluster = world.cluster
+    cluster.loaded = LoadedStore(cluster.revision, cluster.counters[layout.PARTITION_EPOCH])
+    comes(world, 3, {(T, 0): end()})
+    assert judge_reports(cluster, [(T, 0)], {T: "t"}) == [] and not cluster.damaged
+    assert fates(world) == {"t-0 of 3": Fate.IN_CONFLICT}
+    world.do(delete_topics(cluster, [PendingDelete("t")]))
+    assert "t" not in cluster.topics
+    assert fates(world) == {"t-0 of 3": Fate.COMES_BACK}
 
 
 def test_a_name_that_late_replicas_have_is_not_given_to_another_topic() -> None:

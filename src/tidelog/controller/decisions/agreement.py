@@ -39,7 +39,7 @@ from uuid import UUID
 import msgspec
 
 from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
-from tidelog.controller.decisions.ended_data import has_ended
+from tidelog.controller.decisions.ended_data import has_ended, was_accepted
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import PartitionState, Record, TopicNode
@@ -101,6 +101,9 @@ def _older(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator[
 def _reported_ids(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
     """Yield the nodes of topics whose brokers have replicas with other ids only: they would become
     stale. A topic that was deleted, or given up, is no proof."""
+    if was_accepted(cluster):
+        # Such replicas are late ones, which are kept: and the topic can be deleted for them.
+        return
     names = [name for name in topics if not _is_reported(cluster, name)]
     if not names or not cluster.level.topic_ids:
         return
