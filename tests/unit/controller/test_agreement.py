@@ -139,6 +139,28 @@ def test_a_stop_names_no_topic_whose_id_is_unknown() -> None:
     assert not stops_of(read_with(world, history=history, topic=topic), 3)
 
 
+def test_a_topic_of_kafka_that_lacks_a_state_was_not_resized() -> None:
+    """A controller that stopped between the nodes of its partitions and its record left it so: the
+    record never existed, and could not be put back."""
+    world = made()
+    topic = msgspec.structs.replace(
+        world.cluster.topics["t"],
+        topic_id=None,
+        initial_partition_count=None,
+        undeleted_partition_count=None,
+    )
+    nodes = world.nodes()
+    for path in (layout.topic_history("t"), layout.partition("t", 1), layout.state("t", 1)):
+        del nodes[path]
+    nodes[layout.topic("t")] = Node(layout.encode(topic), 0)
+    again = ClusterState()
+    load(again, nodes)
+    assert not again.damaged
+    again.brokers = world.cluster.brokers
+    put = {x.path for x in complete(again, world.chance).writes}
+    assert {layout.topic_history("t"), layout.topic("t"), layout.state("t", 1)} <= put
+
+
 def test_a_missing_node_of_a_topic_that_was_resized_is_named_and_not_made_again() -> None:
     """Its birth would be forgotten, and with it the order of keys that came from its parent."""
     world = ResizingWorld(2)

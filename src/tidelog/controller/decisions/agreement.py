@@ -242,8 +242,10 @@ def _was_resized(cluster: ClusterState, name: str) -> bool:
     stored = [cluster.partition_nodes.get(TopicPartition(name, x)) for x in node.partitions]
     if any(one is not None and (one.birth_epoch or one.retirement_epoch >= 0) for one in stored):
         return True
-    # A shrink removes nodes, and a copy of before it still names their partitions.
-    if cluster.level.resizes and any(stored) and not all(stored):
+    # A shrink removes nodes, and a copy of before it still names their partitions. In a topic of
+    # Kafka, which has no counts yet, a partition without a state gets its nodes later.
+    has_counts = node.initial_partition_count is not None
+    if has_counts and cluster.level.resizes and any(stored) and not all(stored):
         with_state = (TopicPartition(name, x) in cluster.states for x in node.partitions)
         return not all(with_state)
     counts = node.initial_partition_count, node.undeleted_partition_count
