@@ -107,6 +107,27 @@ MUTANTS = (
         "tests/unit/controller/test_wrong_pairs.py",
     ),
     Mutant(
+        "31: a partition whose last known holder died is begun again, empty",
+        f"{DECISIONS}/completion.py::_newborn",
+        "        if layout.state(*tp) in cluster.damaged:\n",
+        "        if False:\n",
+        "tests/unit/controller/test_wrong_pairs.py",
+    ),
+    Mutant(
+        "31: what was noted does not count when a registration shows that a topic is right",
+        "src/tidelog/controller/handlers/broker_registration.py::handle",
+        "    if before[0].damaged.difference(controller.cluster.damaged):\n",
+        "    if False:\n",
+        "tests/wire/test_controller_sessions.py",
+    ),
+    Mutant(
+        "31: the notes of uncertain replicas are removed twice in one decision",
+        f"{DECISIONS}/uncertain_replicas.py::written_once",
+        "    if len(places) < 2:\n",
+        "    if True:\n",
+        "tests/unit/controller/test_registration.py",
+    ),
+    Mutant(
         "31: a minimum that cannot be read is the default",
         f"{DECISIONS}/nodes.py::_put_unreadable",
         "if was_known else MOST_REPLICAS",

@@ -18,6 +18,7 @@ from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.elections import is_unclean_election
 from tidelog.controller.decisions.losses import handled_lines, loss_lines
 from tidelog.controller.decisions.ordered_delivery import ORDERED, is_ordered
+from tidelog.controller.decisions.uncertain_replicas import is_full
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
     ConfigNode,
@@ -29,6 +30,7 @@ from tidelog.metadata.records import (
     ResizePlan,
     TopicHistory,
     TopicNode,
+    UncertainReplicas,
 )
 from tidelog.model.topics import TopicPartition
 
@@ -84,6 +86,12 @@ def _of(before: ClusterState, write: Write, gone: Collection[str]) -> Iterator[A
         count = len(before.topics[name].partitions) if name in before.topics else 0
         sentence = "topic %(topic)s marked for deletion, %(partitions)d partitions"
         yield AuditLine(sentence, {"topic": name, "partitions": count})
+    elif isinstance(record, UncertainReplicas) and is_full(record):
+        sentence = (
+            f"{write.path} has no room for more replicas: while the states of their partitions "
+            "cannot be read, a power loss of others is forgotten. Put the states back first"
+        )
+        yield AuditLine(sentence)
     elif isinstance(record, TopicHistory):
         earlier = before.topic_histories.get(name)
         yield from map(AuditLine, loss_lines(name, earlier, record))

@@ -12,9 +12,10 @@ from uuid import UUID
 import pytest
 
 from tests.support.controller_world import World
+from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
 from tidelog.controller.decisions.creation import TopicToCreate
-from tidelog.controller.decisions.decision import Put
+from tidelog.controller.decisions.decision import Put, Remove
 from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.external_changes import changed, take_up
 from tidelog.controller.decisions.isr import Proposal, alter_isr
@@ -30,9 +31,14 @@ from tidelog.controller.decisions.registration import (
 from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.controller.decisions.settlement import elect_awaited, put_state
 from tidelog.controller.decisions.soft_state import note_damaged
-from tidelog.controller.decisions.uncertain_replicas import MOST_NOTED, noted, settle_noted
+from tidelog.controller.decisions.uncertain_replicas import (
+    MOST_NOTED,
+    noted,
+    settle_noted,
+    written_once,
+)
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionState, UncertainReplicas
+from tidelog.metadata.records import Counter, PartitionState, UncertainReplicas
 from tidelog.metadata.store import Operation, Set
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode
@@ -463,6 +469,41 @@ def test_a_note_of_a_former_topic_concerns_no_new_one_of_its_name_and_notes_have
     assert len(layout.encode(write.record)) < 900_000
     assert isinstance(write.record, UncertainReplicas)
     assert len(write.record.topics["t"]) == MOST_NOTED
+
+
+def test_the_notes_of_several_former_topics_go_in_one_write() -> None:
+    """The store has no node to remove a second time: the controller stepped down."""
+    world = World(1, 2)
+    for kept in (True, False):
+        names = ("t", "u", "stays") if kept else ("t", "u")
+        world.create(*(TopicToCreate(x, 1, 2) for x in names if x not in world.cluster.topics))
+        world.commit(tuple(noted(world.cluster, 1, [TopicPartition(x, 0) for x in names])))
+        world.do(delete_topics(world.cluster, [PendingDelete("t"), PendingDelete("u")]))
+        if not kept:
+            world.commit((Put(layout.UNCERTAIN_REPLICAS, UncertainReplicas({"t": {0: [1]}})),))
+        world.create(TopicToCreate("t", 1, 2), TopicToCreate("u", 1, 2))
+        left = {"stays": {0: [1]}} if kept else {}
+        assert world.cluster.past.uncertain.topics == left
+        assert (layout.UNCERTAIN_REPLICAS in world.nodes()) is kept
+    # What one write drops is dropped, whatever the others keep.
+    world.commit(tuple(noted(world.cluster, 1, [T0, TopicPartition("u", 0)])))
+    keep_u, keep_t = (
+        Put(layout.UNCERTAIN_REPLICAS, UncertainReplicas({x: {0: [1]}})) for x in ("u", "t")
+    )
+    other = Put(layout.BROKER_EPOCH, Counter(9))
+    assert written_once(world.cluster, [keep_u, other]) == [keep_u, other]
+    removed = Remove(layout.UNCERTAIN_REPLICAS)
+    assert written_once(world.cluster, [keep_u, other, keep_t]) == [other, removed]
+    assert written_once(world.cluster, [keep_u, other, keep_u]) == [other, keep_u]
+
+
+def test_the_notes_say_once_that_they_are_full() -> None:
+    world = World(1, 2)
+    world.create(TopicToCreate("t", 1, 2))
+    for replicas, lines in ((MOST_NOTED - 1, 0), (MOST_NOTED, 1)):
+        writes = noted(world.cluster, 1, [TopicPartition("t", x) for x in range(replicas)])
+        said = audit_lines(world.cluster, writes)
+        assert len(said) == lines and all(layout.UNCERTAIN_REPLICAS in str(x) for x in said)
 
 
 def loaded(world: World) -> ClusterState:

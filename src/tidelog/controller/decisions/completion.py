@@ -39,6 +39,7 @@ from tidelog.controller.decisions.external_counts import (
 )
 from tidelog.controller.decisions.new_partitions import new_partitions
 from tidelog.controller.decisions.shown_topics import shown_topic
+from tidelog.controller.decisions.uncertain_replicas import written_once
 from tidelog.metadata import layout
 from tidelog.metadata.records import Counter, PartitionNode, TopicHistory, TopicNode
 from tidelog.model.topics import TopicPartition
@@ -91,7 +92,7 @@ def complete(cluster: ClusterState, entropy: Entropy) -> Decision[list[str]]:
     if epoch != start:
         # First: no two partitions get the same epoch.
         writes.insert(0, Put(layout.PARTITION_EPOCH, Counter(epoch)))
-    return Decision(notes, tuple(writes), splits=True)
+    return Decision(notes, tuple(written_once(cluster, writes)), splits=True)
 
 
 def _completed(
@@ -212,10 +213,10 @@ def _newborn(cluster: ClusterState, name: str, node: TopicNode) -> dict[int, lis
         tp = TopicPartition(name, index)
         if tp in cluster.states or layout.partition(name, index) in cluster.versions:
             continue
-        present = cluster.fit & set(replicas)
         if layout.state(*tp) in cluster.damaged:
             # It is not new: a broker had a replica of it, and may be dead since.
             continue
+        present = cluster.fit & set(replicas)
         if not present or cluster.presumed.intersection(replicas):
             continue
         # Of any incarnation: the partition has no node that says which one is present.

@@ -27,6 +27,7 @@ from tidelog.controller.decisions.new_partitions import (
     why_not_numbers,
     why_too_many,
 )
+from tidelog.controller.decisions.uncertain_replicas import written_once
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
     ConfigNode,
@@ -148,7 +149,7 @@ def create_topics(
     if batch.partition_epoch != start:
         # First: no two partitions get the same epoch, even if ``completion`` has to finish this.
         batch.writes.insert(0, Put(layout.PARTITION_EPOCH, Counter(batch.partition_epoch)))
-    return Decision(answers, tuple(batch.writes), splits=True)
+    return Decision(answers, tuple(written_once(cluster, batch.writes)), splits=True)
 
 
 def _repeated(names: Sequence[str]) -> frozenset[str]:

@@ -44,7 +44,7 @@ from tidelog.controller.decisions.nodes import (
     why_none,
 )
 from tidelog.controller.decisions.ordered_delivery import ORDERED, switched_on
-from tidelog.controller.decisions.uncertain_replicas import settled_with_notes
+from tidelog.controller.decisions.uncertain_replicas import settled_with_notes, written_once
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
@@ -170,12 +170,12 @@ def take_up(
     deleted: Decision[list[str]] = Decision([])
     if cluster.went_back is None:
         deleted = delete_marked(cluster, deletes)
-    taken.notes += completed.answer
-    taken.notes += [f"the topic {name} is deleted" for name in deleted.answer]
+    taken.notes += [*completed.answer, *(f"the topic {x} is deleted" for x in deleted.answer)]
     gone = {layout.topic(name) for name in deleted.answer}
     kept = [write for write in (*writes, *completed.writes) if not _concerns(write, gone)]
     # A revision of its own, by which the controller knows which brokers have the change.
-    decided = (*kept, *deleted.writes) or (Put(layout.REVISION, Counter(cluster.revision + 1)),)
+    decided = (*written_once(cluster, kept), *deleted.writes)
+    decided = decided or (Put(layout.REVISION, Counter(cluster.revision + 1)),)
     return Decision(taken, decided, splits=True)
 
 

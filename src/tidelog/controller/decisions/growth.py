@@ -26,6 +26,7 @@ from tidelog.controller.decisions.new_partitions import (
     why_too_many,
 )
 from tidelog.controller.decisions.reassignments import why_resize_waits
+from tidelog.controller.decisions.uncertain_replicas import written_once
 from tidelog.metadata import layout
 from tidelog.metadata.records import Counter
 from tidelog.model.errors import ErrorCode
@@ -89,7 +90,7 @@ def create_partitions(
         return Decision(answers)
     if epoch != start:
         writes.insert(0, Put(layout.PARTITION_EPOCH, Counter(epoch)))
-    return Decision(answers, tuple(writes), splits=True)
+    return Decision(answers, tuple(written_once(cluster, writes)), splits=True)
 
 
 def repeated_growths(asked: Sequence[Growth]) -> frozenset[str]:

@@ -14,7 +14,7 @@ Source: docs/decisions/0120.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Remove, Write
@@ -53,6 +53,32 @@ def noted(cluster: ClusterState, broker: int, lost: Collection[TopicPartition]) 
             notes[tp] = (*brokers, broker)
             room -= 1
     return _put(cluster, notes)
+
+
+def is_full(notes: UncertainReplicas) -> bool:
+    """Return whether the node has no room for another replica."""
+    places = (brokers for partitions in notes.topics.values() for brokers in partitions.values())
+    return sum(map(len, places)) >= MOST_NOTED
+
+
+def written_once(cluster: ClusterState, writes: Sequence[Write]) -> list[Write]:
+    """Return the writes of one decision with at most one write of the notes: the store refuses to
+    remove a node twice. What one of the writes drops is dropped; it comes in the place of the last.
+    """
+    places = [x for x, write in enumerate(writes) if write.path == layout.UNCERTAIN_REPLICAS]
+    if len(places) < 2:
+        return list(writes)
+    notes = _known(cluster)
+    for write in (writes[place] for place in places):
+        record = write.record if isinstance(write, Put) else None
+        kept = record.topics if isinstance(record, UncertainReplicas) else {}
+        notes = {tp: x for tp, x in notes.items() if tp.partition in kept.get(tp.topic, ())}
+    last = places[-1]
+    others = [
+        [x for x in some if x.path != layout.UNCERTAIN_REPLICAS]
+        for some in (writes[:last], writes[last:])
+    ]
+    return [*others[0], *_put(cluster, notes), *others[1]]
 
 
 def settle_noted(cluster: ClusterState) -> Decision[None]:
