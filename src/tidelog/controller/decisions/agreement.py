@@ -123,8 +123,9 @@ def _reported_ids(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Dama
             if broker is not None:
                 why = (
                     f"its id is {node.topic_id}, and broker {broker} has the topic with the id "
-                    f"{layout.id_text(topic_id)}: put the node with that id back, and "
-                    f"{layout.topic_history(name)} with it"
+                    f"{layout.id_text(topic_id)}: if that is the newer topic, put its node back, "
+                    f"and {layout.topic_history(name)} with it; otherwise move its folders off "
+                    f"broker {broker}"
                 )
                 yield Damaged(layout.topic(name), why, node)
                 break

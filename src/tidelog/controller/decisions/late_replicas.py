@@ -253,8 +253,9 @@ def _fate_of_unknown(cluster: ClusterState, tp: TopicPartition) -> tuple[Fate, s
     if tp.partition >= MAX_PARTITIONS:
         return Fate.IN_CONFLICT, f"it is beyond {MAX_PARTITIONS} partitions"
     if name in cluster.topics or layout.topic(name) in cluster.damaged:
-        now_id = layout.id_text(cluster.topic_id(name))
-        why = f"another topic has the name since ({now_id}): delete that one to have this one back"
+        now_id = cluster.topic_id(name)
+        shown = "" if now_id == NO_ID else f" ({layout.id_text(now_id)})"
+        why = f"another topic has the name since{shown}: delete that one to have this one back"
         return Fate.IN_CONFLICT, why
     return Fate.COMES_BACK, ""
 

@@ -101,7 +101,8 @@ def load(cluster: ClusterState, nodes: Mapping[str, Node]) -> None:
         if path not in cluster.damaged and path not in cluster.ephemeral and not is_leaving:
             why = (
                 f"it is missing, but {layout.state(name, min(indexes[name]))} is there: put it "
-                "back, for example from a backup of the store"
+                "back, for example from a backup of the store, or remove what is below it, if the "
+                "topic was deleted"
             )
             cluster.damaged[path] = Damaged(path, why)
     lacking = [x for x in cluster.states if not cluster.replicas(x) and x.topic in cluster.topics]
