@@ -224,12 +224,13 @@ def test_its_own_controller_may_listen_on_one_address(tmp_path: Path) -> None:
     node.configure({"listeners": listeners, **dict.fromkeys(configs)})
     with node:
         assert answers_metadata(node.port, DEADLINE_S)
-    assert re.search(
-        rf"^ready node=1 roles=broker,controller PLAINTEXT=127.0.0.1:{node.port} "
-        r"CONTROLLER=127.0.0.2:\d+ ",
-        node.log.read_text(),
-        re.MULTILINE,
-    )
+        said = re.compile(
+            rf"^ready node=1 roles=broker,controller PLAINTEXT=127.0.0.1:{node.port} "
+            r"CONTROLLER=127.0.0.2:\d+ ",
+            re.MULTILINE,
+        )
+        # The line comes after the first answers of its listener.
+        wait_until(lambda: said.search(node.log.read_text()), DEADLINE_S, node.log.read_text)
 
 
 def test_it_is_ready_once_and_stops_cleanly(tmp_path: Path) -> None:
