@@ -26,6 +26,7 @@ from tidelog.client.retries import is_worth_retrying, retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, why_invalid
 from tidelog.protocol import messages
+from tidelog.runtime.tasks import retrieve_error
 
 Result = TypeVar("Result")
 
@@ -220,7 +221,7 @@ class Cluster(BrokerConnections):
         """Request the metadata of the topics in use; one attempt, shared by concurrent callers."""
         if create or self._refreshing is None or self._refreshing.done():
             task = asyncio.get_running_loop().create_task(self._ask(create))
-            task.add_done_callback(_retrieve_error)
+            task.add_done_callback(retrieve_error)
             self._refreshing = task
         await asyncio.shield(self._refreshing)
 
@@ -289,9 +290,3 @@ def _request_for(names: Sequence[str] | None, *, create: bool) -> messages.Metad
     request = messages.MetadataRequest
     topics = None if names is None else [request.MetadataRequestTopic(name=name) for name in names]
     return request(topics=topics, allow_auto_topic_creation=create, include_counts=True)
-
-
-def _retrieve_error(task: asyncio.Task[Any]) -> None:
-    # Callers get the error; retrieve it here, so that the loop does not warn without a caller.
-    if not task.cancelled():
-        task.exception()

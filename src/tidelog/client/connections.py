@@ -28,6 +28,7 @@ from tidelog.client.errors import ClusterUnreachable, ConnectionLost
 from tidelog.client.metadata import BrokerAddress, ClusterMetadata, parse_bootstrap
 from tidelog.runtime.backoff import Backoff
 from tidelog.runtime.cluster_secret import ClusterSecret
+from tidelog.runtime.tasks import retrieve_error
 
 Result = TypeVar("Result")
 
@@ -259,7 +260,7 @@ class BrokerConnections:
                 task = None
         if task is None:
             task = asyncio.get_running_loop().create_task(self._connect(host, port))
-            task.add_done_callback(_retrieve_error)
+            task.add_done_callback(retrieve_error)
             self._connections[key] = task
         # Shielded: several callers may wait for the same connection.
         return await asyncio.shield(task)
@@ -296,9 +297,3 @@ def _unreachable(reasons: Iterable[str]) -> ClusterUnreachable:
 
 def _connected(task: asyncio.Task[ClientConnection]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
-
-
-def _retrieve_error(task: asyncio.Task[Any]) -> None:
-    # Callers get the error; retrieve it here, so that the loop does not warn without a caller.
-    if not task.cancelled():
-        task.exception()

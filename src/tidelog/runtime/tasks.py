@@ -1,7 +1,7 @@
 """The end of tasks of an event loop.
 
-Owns the order: all are cancelled before one is awaited. Not their start, nor the clean-up after
-them.
+Owns the order, all are cancelled before one is awaited, and errors that nothing else retrieves. Not
+their start, nor the clean-up after them.
 """
 
 from __future__ import annotations
@@ -20,3 +20,9 @@ async def call_off(tasks: Iterable[asyncio.Future[Any]]) -> None:
     for task in called:
         task.cancel()
     await asyncio.gather(*called, return_exceptions=True)
+
+
+def retrieve_error(task: asyncio.Task[Any]) -> None:
+    """Retrieve the error of a task: a waiting caller gets it, and the loop must not warn."""
+    if not task.cancelled():
+        task.exception()

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import pytest
 
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
+from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.groups.consumer_protocol import COOPERATIVE_STICKY
 from tidelog.client.groups.group_member import GroupMember, MembershipLost
 from tidelog.client.groups.group_reader import GroupReader
@@ -79,6 +80,10 @@ class Member(GroupMember):
         self.joins = 0
         self.others = asyncio.Event()
         self.removed_by: Literal["commit", "join"] | None = None
+        self.committed: list[dict[TopicPartition, int]] = []
+        self.answered = asyncio.Event()
+        """Set: commits are answered at once."""
+        self.answered.set()
 
     async def join(self, owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
         self.joins += 1
@@ -89,7 +94,11 @@ class Member(GroupMember):
         self._standing = MemberStatus(MemberState.JOINED, "m", self._standing.generation + 1)
         return [KEPT, ADDED]
 
-    async def commit(self, positions: object, *, timeout_ms: int | None = None) -> None:
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], *, timeout_ms: int | None = None
+    ) -> None:
+        self.committed.append({where: place.offset for where, place in positions.items()})
+        await self.answered.wait()
         if self.removed_by == "commit":
             self._standing = MemberStatus()
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "group 'g'")
@@ -120,11 +129,6 @@ async def turns_of_the_loop() -> None:
         await asyncio.sleep(0)
 
 
-async def wait_for(event: asyncio.Event) -> None:
-    """Be a commit in flight until then."""
-    await event.wait()
-
-
 ALL = [("revoked", [GONE]), ("assigned", [ADDED])]
 
 
@@ -150,8 +154,8 @@ def test_a_poll_that_is_cancelled_during_the_commit_leaves_the_rest_to_the_next_
         listener, member = Listener(), Member()
         reader = reader_of(member, listener)
         await poll_until(reader, lambda: member.joins > 0)
-        answered = asyncio.Event()
-        reader.commits.running = asyncio.create_task(wait_for(answered))
+        member.answered.clear()
+        reader.commits.begin({KEPT: 6})
         member.others.set()
         await turns_of_the_loop()
         assert member.state is MemberState.JOINED
@@ -161,10 +165,37 @@ def test_a_poll_that_is_cancelled_during_the_commit_leaves_the_rest_to_the_next_
         poll.cancel()
         await asyncio.wait([poll])
         assert not listener.calls
-        answered.set()
+        member.answered.set()
         await poll_until(reader, lambda: len(listener.calls) > 1)
         assert listener.calls[:2] == ALL
         assert reader.given == [KEPT, ADDED]
+        await reader.close()
+
+    asyncio.run(story())
+
+
+def test_what_is_done_while_a_join_begins_is_committed_after_what_was_done_before() -> None:
+    """A member of the resize tests committed 86 after 88: it had read on, and reported that."""
+
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        reader = reader_of(member, listener)
+        reader.fetcher.seek(KEPT, 6)
+        is_stopped, stop = asyncio.Event(), reader.lookup.stop
+
+        async def slow_stop() -> None:
+            await is_stopped.wait()
+            await stop()
+
+        reader.lookup.stop = slow_stop  # type: ignore[method-assign]
+        with contextlib.suppress(ClientError):
+            await reader.poll(0)
+        assert reader.is_joining
+        await reader.commits.before_report({KEPT: 8})
+        is_stopped.set()
+        await poll_until(reader, lambda: member.joins > 0)
+        assert [each[KEPT] for each in member.committed] == [6, 8]
+        member.others.set()
         await reader.close()
 
     asyncio.run(story())

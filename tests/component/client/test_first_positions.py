@@ -82,7 +82,7 @@ class Story:
         return await self.resets.of_topic([ZERO, ONE], self.begin)
 
     def begin(self, positions: dict[TopicPartition, int]) -> None:
-        assert not self.member.sent or self.commits.running is None or self.commits.running.done()
+        assert not self.member.sent or not self.commits.tasks()
         self.begun.append(dict(positions))
 
 

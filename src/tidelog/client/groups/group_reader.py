@@ -43,7 +43,7 @@ from tidelog.client.groups.group_member import (
 from tidelog.client.groups.held_keys import HeldKeys
 from tidelog.client.groups.key_turns import KeyTurns
 from tidelog.client.groups.membership import MemberState
-from tidelog.client.groups.position_lookup import PositionLookup, retrieve_error
+from tidelog.client.groups.position_lookup import PositionLookup
 from tidelog.client.groups.reader_commits import Commits
 from tidelog.client.groups.reader_controls import ReaderControls
 from tidelog.client.groups.reader_hooks import ReaderHooks
@@ -53,7 +53,7 @@ from tidelog.client.groups.resized_topics import deleted_topics
 from tidelog.client.groups.self_assigned import SelfAssigned
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime.tasks import call_off
+from tidelog.runtime.tasks import call_off, retrieve_error
 
 AUTO_COMMIT_INTERVAL_MS = 5_000
 _ASSIGNED = frozenset({MemberState.JOINED, MemberState.READING})
@@ -246,7 +246,7 @@ class GroupReader:
         until its session expires.
         """
         self._closed = True
-        tasks = [self._joining, self.lookup.task, self.commits.running]
+        tasks = [self._joining, self.lookup.task, *self.commits.tasks()]
         try:
             await self.gating.stop()
             await call_off(task for task in tasks if task is not None)
@@ -285,7 +285,11 @@ class GroupReader:
         loop = asyncio.get_running_loop()
         if self._joining is None:
             await self._give_up_before_join()
-            self._joining = loop.create_task(self._join(self._turns.done_with()))
+            if self.commits.auto_ms is not None:
+                # At once: a cooperative member reads on, and what it is done with later is
+                # committed later.
+                self.commits.begin(self._turns.done_with())
+            self._joining = loop.create_task(self._join())
             self._joining.add_done_callback(self._has_joined)
         joining = self._joining
         wait_s = 0.0 if self.member.is_cooperative else max(0.0, deadline - loop.time())
@@ -334,8 +338,8 @@ class GroupReader:
                 await self.commits.attempt(self._turns.done_with())
             await self._hooks.revoked(self.generation.assigned)
 
-    async def _join(self, done_with: dict[TopicPartition, int]) -> bool:
-        """Commit, give up what is revoked, and join.
+    async def _join(self) -> bool:
+        """Wait for the commits, give up what is revoked, and join.
 
         False: the group removed a cooperative member meanwhile. Others may have read what it kept;
         it loses that first, inside ``poll``.
@@ -344,10 +348,7 @@ class GroupReader:
         await self.lookup.stop()
         await self.gating.stop()
         if self.commits.auto_ms is not None:
-            # A commit in flight comes first: otherwise it could overwrite this one with older
-            # positions.
             await self.commits.settle()
-            await self.commits.attempt(done_with)
         if self.member.is_cooperative and generation.assigned:
             if self.member.state is MemberState.OUT:
                 return False

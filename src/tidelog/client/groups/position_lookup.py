@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Any
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
@@ -27,7 +26,7 @@ from tidelog.client.groups.self_assigned import SelfAssigned
 from tidelog.client.metadata import ClusterMetadata
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, by_topic
-from tidelog.runtime.tasks import call_off
+from tidelog.runtime.tasks import call_off, retrieve_error
 
 Errors = dict[TopicPartition, Refused]
 
@@ -164,12 +163,6 @@ class PositionLookup:
             )
             errors.setdefault(partition, unanswered)
         return errors
-
-
-def retrieve_error(task: asyncio.Task[Any]) -> None:
-    """Retrieve the error of a task: a waiting caller gets it, and the loop must not warn."""
-    if not task.cancelled():
-        task.exception()
 
 
 logger = logging.getLogger(__name__)

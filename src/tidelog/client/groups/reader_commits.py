@@ -17,6 +17,7 @@ from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.self_assigned import SelfAssigned
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.runtime.tasks import retrieve_error
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,12 @@ class Commits:
         self._reset_to: dict[TopicPartition, int] = {}
         """Where resets went on, until the application is done with more than that."""
         self.auto_ms = auto_ms
-        self.running: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        """Automatic commits that nothing waits for: in flight, or after the one in flight."""
+        self._turn = asyncio.Lock()
+        """Held by the commit in flight. First come, first served: a commit that was asked for
+        later has later positions."""
         self._member = member
         self._epoch_before = epoch_before
         self._former = former
@@ -67,10 +73,16 @@ class Commits:
             self._next_at = asyncio.get_running_loop().time() + self.auto_ms / 1000
 
     def aside(self, positions: Offsets) -> None:
-        """Commit processed positions in the background of ``poll``; one commit at a time."""
-        if self.running is None or self.running.done():
+        """Commit processed positions in the background of ``poll``, unless one is in flight."""
+        if not self.tasks():
             self.note()
-            self.running = asyncio.get_running_loop().create_task(self._tried(positions))
+            self.begin(positions)
+
+    def begin(self, positions: Offsets) -> None:
+        """Commit automatically in the background, before all that is asked for from now on."""
+        task = asyncio.get_running_loop().create_task(self.attempt(positions))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def attempt(self, positions: Offsets) -> None:
         """Commit automatically: a failure is logged, and the next commit includes the positions."""
@@ -97,22 +109,31 @@ class Commits:
         """Commit where positions have changed, after the commit in flight, if any."""
         await self._alone(partial(self.moved, positions))
 
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Return what is in flight, and the automatic commits that follow it."""
+        running = self._running
+        return [*self._background, *([] if running is None or running.done() else [running])]
+
     async def settle(self) -> None:
-        """Wait for the commit in flight: an older one must not be applied after a newer one."""
-        while self.running is not None and not self.running.done():
-            await asyncio.wait([self.running])
+        """Wait for these tasks: an older commit must not be applied after a newer one."""
+        while tasks := self.tasks():
+            await asyncio.wait(tasks)
 
     async def _alone(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Do this when no other commit is in flight, and let the next one wait for it.
+        """Do this when no other commit is in flight, in the order of the calls.
 
         It goes on when its caller is cancelled: its request may be on its way.
         """
-        await self.settle()
+        await self._turn.acquire()
         own = asyncio.get_running_loop().create_task(work())
-        own.add_done_callback(_retrieve_error)
-        self.running = own
+        own.add_done_callback(self._has_ended)
+        self._running = own
         await asyncio.wait([own])
         own.result()
+
+    def _has_ended(self, task: asyncio.Task[None]) -> None:
+        self._turn.release()
+        retrieve_error(task)
 
     async def exactly(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Commit these positions, changed or not. Raises Refused also for an ended generation."""
@@ -189,9 +210,3 @@ class Commits:
     ) -> None:
         done = {tp: item.offset for tp, item in moved.items() if tp not in but}
         self.committed.update(done)
-
-
-def _retrieve_error(task: asyncio.Task[None]) -> None:
-    # A waiting caller gets the error; retrieve it here, so that the loop does not warn otherwise.
-    if not task.cancelled():
-        task.exception()
