@@ -74,6 +74,28 @@ SEEDS_OF_CLUSTERS = "tests/simulation/test_cluster.py"
 
 PLANTED = "tests/simulation/planted"
 
+ROLLS_AND_RESIZES = tuple(
+    f"tests/cluster/test_{what}.py"
+    for what in (
+        "autoscaling",
+        "cli_resizing",
+        "compacted_resizes",
+        "latest_through_growth",
+        "levels_roll",
+        "public_producer_resizes",
+        "resizes",
+        "resizes_in_trouble",
+        "retired_partitions",
+        "source_resizes",
+        "stock_readers_through_resizes",
+        "topic_incarnations",
+        "undone_births",
+        "upgrade_data",
+        "upgrade_roll",
+    )
+)
+"""The longest of the clusters; in one part with the others, they took most of its patience."""
+
 REGRESSIONS = ("tests/regressions/test_broker.py", "tests/regressions/test_controller.py")
 SIMULATED_REGRESSIONS = tuple(
     f"tests/regressions/test_simulated_{what}.py"
@@ -101,7 +123,13 @@ PARTS = (
         2,
     ),
     Part("planted bugs", (PLANTED,), 55, 2),
-    Part("stock clients and tools", ("tests/cluster",), 190, 6),
+    Part(
+        "stock clients and tools",
+        ("tests/cluster", *(f"--ignore={path}" for path in ROLLS_AND_RESIZES)),
+        110,
+        6,
+    ),
+    Part("rolls and resizes", ROLLS_AND_RESIZES, 80, 6),
     Part("kill", ("tests/chaos", "tests/regressions/test_processes.py"), 130, 3),
     Part("spark", ("tests/spark",), 138, 2),
     Part("package", ("tests/package",), 60, 2),
