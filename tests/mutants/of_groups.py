@@ -107,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         "a commit below a position does not lower it",
-        "src/tidelog/groups/offsets.py::commit_offsets",
+        "src/tidelog/groups/offsets.py::_take",
         "        if group.positions is not None:\n",
         "        if False:\n",
         POSITIONS,
@@ -164,7 +164,7 @@ MUTANTS = (
     Mutant(
         "positions in flight do not count among those that a commit removes",
         "src/tidelog/groups/first_sights.py::_most_offsets",
-        "return len(group.offsets.get(topic, ())) + len(group.in_flight)",
+        "return len(group.offsets.get(topic, ())) + len(group.flying.partitions_of(topic))",
         "return len(group.offsets.get(topic, ()))",
         "tests/unit/groups/test_removals.py",
     ),

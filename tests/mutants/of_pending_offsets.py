@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 RULES = "tests/unit/groups/test_transactions.py"
 RANDOM = "tests/unit/groups/test_transactions_random.py"
+COSTS = "tests/unit/groups/test_pending_costs.py"
 BROKER = "tests/broker/test_group_transactions.py"
 
 MUTANTS = (
@@ -19,9 +20,30 @@ MUTANTS = (
     Mutant(
         "the later marker wins, not the later offset",
         "src/tidelog/groups/pending_offsets.py::PendingOffsets.end",
-        "                    if pending.orders[partition] < winner.orders[partition]:\n",
-        "                    if False:\n",
+        "list(takewhile(producer_id.__ne__, producers))\n",
+        "[other for other in producers if other != producer_id]\n",
         f"{RULES} {RANDOM}",
+    ),
+    Mutant(
+        "what is pending before an offset that counts stays pending",
+        "src/tidelog/groups/pending_offsets.py::PendingOffsets.end",
+        "                if committed and len(producers) > 1:\n",
+        "                if False:\n",
+        f"{RULES} {RANDOM}",
+    ),
+    Mutant(
+        "an offset that a transaction replaces keeps its place in the log",
+        "src/tidelog/groups/pending_offsets.py::PendingOffsets.add",
+        "                del producers[producer_id]\n",
+        "                pass\n",
+        f"{RULES} {RANDOM}",
+    ),
+    Mutant(
+        "a marker looks at all open transactions",
+        "src/tidelog/groups/pending_offsets.py::PendingOffsets.end",
+        "            self.count -= len(pending)\n",
+        "            self.count -= len(pending) + sum(other < 0 for other in self._by_producer)\n",
+        COSTS,
     ),
     Mutant(
         "a marker takes back a plain commit after the offset",
@@ -32,17 +54,38 @@ MUTANTS = (
     ),
     Mutant(
         "a stable fetch does not wait for offsets in flight",
-        "src/tidelog/groups/offsets_in_flight.py::OffsetsInFlight.unstable",
-        "            for record in self.pending.flying:\n",
-        "            for record in ():\n",
+        "src/tidelog/groups/pending_offsets.py::PendingOffsets.unstable",
+        "self._flying.get(topic, {})\n",
+        "dict[int, list[UUID]]()\n",
         f"{RULES} {RANDOM}",
     ),
     Mutant(
         "a removal of a group leaves what is pending",
         "src/tidelog/groups/offsets_in_flight.py::OffsetsInFlight.by_partition",
-        "        if self.pending is None:\n",
-        "        if True:\n",
+        "        return flying if self.pending is None else _NotCounted(self.pending, flying)\n",
+        "        return flying\n",
         f"{RULES} {RANDOM}",
+    ),
+    Mutant(
+        "the removal of a topic leaves what is pending",
+        "src/tidelog/groups/offsets_in_flight.py::OffsetsInFlight.partitions_of",
+        "{} if self.pending is None else dict.fromkeys(self.pending.of(topic))\n",
+        "dict[int, None]()\n",
+        f"{RULES} {RANDOM}",
+    ),
+    Mutant(
+        "positions that a transaction keeps take the room of those that expire",
+        "src/tidelog/groups/retention.py::check",
+        "_expired(group, offset, wall_ms) and tp not in group.in_flight\n",
+        "_expired(group, offset, wall_ms)\n",
+        RULES,
+    ),
+    Mutant(
+        "first sights that a transaction keeps take the room of those that expire",
+        "src/tidelog/groups/retention.py::check",
+        "            and not group.flying.has_topic(topic)\n",
+        "",
+        RULES,
     ),
     Mutant(
         "a group with pending offsets alone is forgotten",
@@ -54,8 +97,8 @@ MUTANTS = (
     Mutant(
         "an aborted transaction counts",
         "src/tidelog/groups/pending_offsets.py::PendingOffsets.end",
-        "        if not committed:\n",
-        "        if False:\n",
+        "        return ended if committed else {}\n",
+        "        return ended\n",
         f"{RULES} {RANDOM}",
     ),
     Mutant(

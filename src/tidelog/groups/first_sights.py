@@ -62,7 +62,7 @@ def before_commit(group: Group, topic: str, topic_id: UUID) -> tuple[int, Iterab
     if sight is None:
         # The topic id of the present offsets is unknown.
         return 0, begins
-    return _most_offsets(group, topic), chain(_former_gone(group, topic), begins)
+    return _most_offsets(group, topic), chain(all_offsets_gone(group, topic), begins)
 
 
 def note_join(group: Group, topics: Iterable[str]) -> None:
@@ -118,15 +118,14 @@ def records_of(group: Group, begun: dict[str, FirstSight]) -> Iterator[Record]:
     former = set(former_of(group, begun))
     for topic, sight in begun.items():
         if topic in former:
-            yield from _former_gone(group, topic)
+            yield from all_offsets_gone(group, topic)
         yield FirstSightRecord(group.group_id, topic, sight)
 
 
 def former_topics_gone(group: Group, topics: list[str]) -> Iterator[Record]:
     """Yield the removal of all that a group has of former topic ids of these topics."""
-    flying = in_flight_of(group)
     for topic in topics:
-        yield from all_offsets_gone(group, topic, flying)
+        yield from all_offsets_gone(group, topic)
         yield FirstSightRecord(group.group_id, topic, None)
 
 
@@ -143,26 +142,15 @@ def _is_of(sight: FirstSight | None, topic_id: UUID) -> bool:
 
 
 def _most_offsets(group: Group, topic: str) -> int:
-    return len(group.offsets.get(topic, ())) + len(group.in_flight)
+    return len(group.offsets.get(topic, ())) + len(group.flying.partitions_of(topic))
 
 
-def _former_gone(group: Group, topic: str) -> Iterator[Record]:
-    yield from all_offsets_gone(group, topic, in_flight_of(group))
-
-
-def in_flight_of(group: Group) -> dict[str, list[int]]:
-    """Return the partitions of each topic of which offsets are in flight."""
-    flying: dict[str, list[int]] = {}
-    for tp in group.in_flight:
-        flying.setdefault(tp.topic, []).append(tp.partition)
-    return flying
-
-
-def all_offsets_gone(group: Group, topic: str, flying: dict[str, list[int]]) -> Iterator[Record]:
-    """Yield tombstones of all offsets of a topic, also of those in flight: their records come
-    first in the log."""
+def all_offsets_gone(group: Group, topic: str) -> Iterator[Record]:
+    """Yield tombstones of all offsets of a topic, also of those in flight at the first ``next``:
+    their records come first in the log."""
     # In the order of the first commits: sorting very many would block the loop.
-    for partition in dict.fromkeys([*group.offsets.get(topic, ()), *flying.get(topic, ())]):
+    flying = group.flying.partitions_of(topic)
+    for partition in dict.fromkeys([*group.offsets.get(topic, ()), *flying]):
         yield OffsetRecord(group.group_id, topic, partition, None)
 
 
@@ -171,14 +159,12 @@ def without_offsets(
 ) -> list[Record]:
     """Return the removals of the first sights of topics without offsets after the removal of
     ``removed``. In a write they follow those of the offsets."""
-    kept = {tp.topic for tp in group.in_flight if tp not in removed}
     return [
         FirstSightRecord(group.group_id, topic, None)
         for topic in sorted(topics)
-        if topic not in kept
-        and latest(group, topic) is not None
+        if latest(group, topic) is not None
         and all(
             TopicPartition(topic, partition) in removed
-            for partition in group.offsets.get(topic, ())
+            for partition in chain(group.offsets.get(topic, ()), group.flying.partitions_of(topic))
         )
     ]

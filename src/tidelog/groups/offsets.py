@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
+from typing import NamedTuple
 from uuid import UUID
 
 from tidelog.groups import first_sights, limits, pending_removal, removals
@@ -48,36 +49,13 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
     if event.retention_ms >= 0:
         # A client may name any number, and a record has 64 bits for the moment.
         expires_ms = min(wall_ms + event.retention_ms, MAX_INT64)
-    written: list[Iterable[Record | OffsetRecords]] = []
+    taken = _take(group, event, wall_ms, expires_ms)
     # Positions of former topic ids are removed before commits of the next ones.
-    former = 0
-    results: list[TopicErrors] = []
-    begun: set[str] = set()
-    judge = _Judge(group, event)
-    for asked in event.topics:
-        errors = judge.errors_of(asked)
-        results.append(TopicErrors(asked.topic, asked.partitions, errors))
-        taken = asked
-        if not isinstance(errors, ErrorCode):
-            taken = asked.only([row for row, one in enumerate(errors) if one is ErrorCode.NONE])
-        if not len(taken):
-            continue
-        if taken.topic not in begun:
-            begun.add(taken.topic)
-            more, before = first_sights.before_commit(group, taken.topic, taken.topic_id)
-            written.append(before)
-            former += more
-        written.append((OffsetRecords(group.group_id, taken, wall_ms, expires_ms),))
-        if group.positions is not None:
-            # It goes back below what it reported: gates have to wait for it again (promise 7).
-            for partition, offset in zip(taken.partitions, taken.offsets, strict=True):
-                group.positions.lower(TopicPartition(taken.topic, partition), offset)
-    records = chain.from_iterable(written)
-    result = OffsetsResult(topics=tuple(results))
-    if former <= pending_removal.PART:
-        _answer(event.pending_response, list(records), result, out)
+    records = chain.from_iterable(chain(before, (record,)) for before, record in taken.steps)
+    if taken.former <= pending_removal.PART:
+        _answer(event.pending_response, list(records), taken.result, out)
         return
-    answer = Answer(event.pending_response, result)
+    answer = Answer(event.pending_response, taken.result)
     removals.begin(group, one_by_one(records), out, (answer,), whole=False)
 
 
@@ -95,9 +73,41 @@ def commit_in_transaction(
         _refuse(event, error, out)
         return
     wall_ms = group.wall_ms(now_ms)
-    before: list[Iterable[Record]] = []
+    taken = _take(group, event, wall_ms)
+    preceding = chain.from_iterable(before for before, _ in taken.steps)
+    if taken.former > pending_removal.PART:
+        _refuse(event, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, out)
+        removals.begin(group, preceding, out, whole=False)
+        return
+    if not taken.steps:
+        out.answer(event.pending_response, taken.result)
+        return
+    records = tuple(record for _, record in taken.steps)
+    out.write(
+        *preceding,
+        answers=(Answer(event.pending_response, taken.result),),
+        transaction=TransactionPart(event.producer_id, event.producer_epoch, records),
+    )
+
+
+class _Taken(NamedTuple):
+    """What a group takes of a commit, as records."""
+
+    steps: list[tuple[Iterable[Record], OffsetRecords]]
+    """Offsets of one topic, and what precedes them in the log: made lazily."""
+    former: int
+    """How many positions of former topic ids that may remove."""
+    result: OffsetsResult
+
+
+def _take(
+    group: Group,
+    event: CommitOffsets | CommitInTransaction,
+    wall_ms: int,
+    expires_ms: int = NO_EXPIRY,
+) -> _Taken:
+    steps: list[tuple[Iterable[Record], OffsetRecords]] = []
     former = 0
-    written: list[OffsetRecords] = []
     results: list[TopicErrors] = []
     begun: set[str] = set()
     judge = _Judge(group, event)
@@ -109,29 +119,17 @@ def commit_in_transaction(
             taken = asked.only([row for row, one in enumerate(errors) if one is ErrorCode.NONE])
         if not len(taken):
             continue
+        before: Iterable[Record] = ()
         if taken.topic not in begun:
             begun.add(taken.topic)
-            more, records = first_sights.before_commit(group, taken.topic, taken.topic_id)
-            before.append(records)
+            more, before = first_sights.before_commit(group, taken.topic, taken.topic_id)
             former += more
-        written.append(OffsetRecords(group.group_id, taken, wall_ms))
+        steps.append((before, OffsetRecords(group.group_id, taken, wall_ms, expires_ms)))
         if group.positions is not None:
+            # It goes back below what it reported: gates have to wait for it again (promise 7).
             for partition, offset in zip(taken.partitions, taken.offsets, strict=True):
                 group.positions.lower(TopicPartition(taken.topic, partition), offset)
-    preceding = chain.from_iterable(before)
-    if former > pending_removal.PART:
-        _refuse(event, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, out)
-        removals.begin(group, preceding, out, whole=False)
-        return
-    result = OffsetsResult(topics=tuple(results))
-    if not written:
-        out.answer(event.pending_response, result)
-        return
-    out.write(
-        *preceding,
-        answers=(Answer(event.pending_response, result),),
-        transaction=TransactionPart(event.producer_id, event.producer_epoch, tuple(written)),
-    )
+    return _Taken(steps, former, OffsetsResult(topics=tuple(results)))
 
 
 def _refuse(event: CommitInTransaction, error: ErrorCode, out: DecisionBuilder) -> None:
@@ -264,13 +262,16 @@ def fetch_offsets(
 
 
 def unstable_partitions(
-    group: Group | None, topic: str, topic_id_of: Callable[[str], UUID]
+    group: Group | None,
+    topic: str,
+    topic_id_of: Callable[[str], UUID],
+    partitions: Iterable[int] | None,
 ) -> Collection[int]:
-    """Return the partitions of a topic whose offsets depend on open transactions (KIP-447); a topic
-    of another ``topic_id_of`` has none."""
+    """Return those of the partitions, None for all of the topic, whose offsets depend on open
+    transactions (KIP-447); a topic of another ``topic_id_of`` has none."""
     if group is None or group.flying.pending is None or group.state is GroupState.DEAD:
         return ()
-    unstable, present = group.flying.unstable(topic), topic_id_of(topic)
+    unstable, present = group.flying.unstable(topic, partitions), topic_id_of(topic)
     if present == NO_TOPIC_ID:
         return unstable.keys()
     return {index for index, its_id in unstable.items() if its_id in (NO_TOPIC_ID, present)}

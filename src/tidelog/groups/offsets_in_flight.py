@@ -9,11 +9,11 @@ for it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 from tidelog.groups.offset_columns import OffsetRecords
-from tidelog.groups.pending_offsets import PendingOffsets, PendingTopic
+from tidelog.groups.pending_offsets import PendingOffsets
 from tidelog.groups.records import CommittedOffset
 from tidelog.model.topics import TopicPartition
 
@@ -21,7 +21,7 @@ from tidelog.model.topics import TopicPartition
 class OffsetsInFlight:
     """See the module."""
 
-    __slots__ = ("_by_partition", "_indexed", "_topics", "_unstable", "count", "pending")
+    __slots__ = ("_by_partition", "_topics", "count", "pending")
 
     def __init__(self) -> None:
         self._topics: dict[str, deque[tuple[Sequence[int], UUID]]] = {}
@@ -30,9 +30,6 @@ class OffsetsInFlight:
         """Their number without pending ones: a partition counts as often as it has any."""
         self.pending: PendingOffsets | None = None
         """None: no transaction has any, nor a write of one in flight."""
-        # Both with the pending ones, until something changes.
-        self._indexed: dict[TopicPartition, list[UUID]] | None = None
-        self._unstable: dict[str, dict[int, UUID]] | None = None
 
     def add(self, topic: str, partitions: Sequence[int], topic_id: UUID) -> None:
         """Offsets of these partitions were written, in one record of a write."""
@@ -41,7 +38,6 @@ class OffsetsInFlight:
             flying = self._topics[topic] = deque()
         flying.append((partitions, topic_id))
         self.count += len(partitions)
-        self._indexed = None
         if self._by_partition is not None:
             _add(self._by_partition, topic, partitions, topic_id)
 
@@ -50,7 +46,6 @@ class OffsetsInFlight:
         flying = self._topics[topic]
         partitions, _ = flying.popleft() if oldest else flying.pop()
         self.count -= len(partitions)
-        self._indexed = None
         if not flying:
             del self._topics[topic]
         if not self._topics:
@@ -62,21 +57,22 @@ class OffsetsInFlight:
         """Return the topic id of each offset that does not count yet, as in ``CommittedOffset``, in
         the order of the log; ``NO_TOPIC_ID`` for a removal.
 
-        O(all) if nothing has asked since none was in flight, and of transactions since the last
-        change.
+        To be read before anything changes. O(all in flight) if nothing has asked since none was:
+        pending ones take no time.
         """
-        if self.pending is None:
-            return self._by_partition_in_flight()
-        if self._indexed is None:
-            # The log has committed what is pending: it precedes what is in flight.
-            indexed: dict[TopicPartition, list[UUID]] = {}
-            for topic, ids in self.pending.topic_ids().items():
-                for partition, topic_id in ids.items():
-                    indexed[TopicPartition(topic, partition)] = [topic_id]
-            for tp, topic_ids in self._by_partition_in_flight().items():
-                indexed.setdefault(tp, []).extend(topic_ids)
-            self._indexed = indexed
-        return self._indexed
+        flying = self._by_partition_in_flight()
+        return flying if self.pending is None else _NotCounted(self.pending, flying)
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether offsets of a topic do not count yet."""
+        return topic in self._topics or (self.pending is not None and bool(self.pending.of(topic)))
+
+    def partitions_of(self, topic: str) -> list[int]:
+        """Return the partitions of a topic with offsets that do not count yet. O(these)."""
+        uncounted = {} if self.pending is None else dict.fromkeys(self.pending.of(topic))
+        for partitions, _ in self._topics.get(topic, ()):
+            uncounted.update(dict.fromkeys(partitions))
+        return list(uncounted)
 
     def _by_partition_in_flight(self) -> Mapping[TopicPartition, Sequence[UUID]]:
         if self._by_partition is None:
@@ -97,17 +93,14 @@ class OffsetsInFlight:
         for record in records:
             columns = record.columns
             self.add(columns.topic, columns.partitions, columns.topic_id)
-            pending.flying.append(record)
+            pending.wrote(columns)
 
     def landed(self, records: Sequence[OffsetRecords], *, oldest: bool) -> None:
         """The ``oldest`` of them were committed, or the newest were refused."""
         pending = self._changing()
         for record in records:
             self.end(record.columns.topic, oldest=oldest)
-            if oldest:
-                pending.flying.popleft()
-            else:
-                pending.flying.pop()
+            pending.landed(record.columns, oldest=oldest)
         self._drop_if_empty()
 
     def pend(
@@ -125,7 +118,9 @@ class OffsetsInFlight:
         self._changing().overtake(topic, partitions)
         self._drop_if_empty()
 
-    def end_transaction(self, producer_id: int, *, committed: bool) -> Mapping[str, PendingTopic]:
+    def end_transaction(
+        self, producer_id: int, *, committed: bool
+    ) -> Mapping[str, dict[int, CommittedOffset]]:
         """The log has committed a marker: return the offsets that count now, by topic."""
         counted = self._changing().end(producer_id, committed=committed)
         self._drop_if_empty()
@@ -136,23 +131,13 @@ class OffsetsInFlight:
         if self.pending is not None:
             self._changing().set_topic_id(topic, topic_id)
 
-    def unstable(self, topic: str) -> Mapping[int, UUID]:
-        """Return the partitions of a topic whose offset depends on how a transaction ends, with
-        the topic id of the last such offset. O(all) since the last change."""
-        if self.pending is None:
-            return {}
-        if self._unstable is None:
-            unstable = self.pending.topic_ids()
-            for record in self.pending.flying:
-                columns = record.columns
-                ids = unstable.setdefault(columns.topic, {})
-                ids.update(dict.fromkeys(columns.partitions, columns.topic_id))
-            self._unstable = unstable
-        return self._unstable.get(topic, {})
+    def unstable(self, topic: str, partitions: Iterable[int] | None = None) -> Mapping[int, UUID]:
+        """Return those of the partitions, None for all of the topic, whose offset depends on how a
+        transaction ends, with the topic id of the last such offset. O(partitions)."""
+        return {} if self.pending is None else self.pending.unstable(topic, partitions)
 
     def _changing(self) -> PendingOffsets:
         """Return the pending offsets to change them."""
-        self._indexed = self._unstable = None
         if self.pending is None:
             self.pending = PendingOffsets()
         return self.pending
@@ -160,6 +145,36 @@ class OffsetsInFlight:
     def _drop_if_empty(self) -> None:
         if self.pending is not None and self.pending.is_empty:
             self.pending = None
+
+
+class _NotCounted(Mapping[TopicPartition, Sequence[UUID]]):
+    """What is pending, and then what is in flight: the log has committed the former."""
+
+    __slots__ = ("_flying", "_pending")
+
+    def __init__(
+        self, pending: PendingOffsets, flying: Mapping[TopicPartition, Sequence[UUID]]
+    ) -> None:
+        self._pending = pending
+        self._flying = flying
+
+    def __contains__(self, tp: object) -> bool:
+        assert isinstance(tp, TopicPartition)
+        return tp in self._flying or tp.partition in self._pending.of(tp.topic)
+
+    def __getitem__(self, tp: TopicPartition) -> Sequence[UUID]:
+        pending = self._pending.topic_id_of(tp.topic, tp.partition)
+        return self._flying[tp] if pending is None else [pending, *self._flying.get(tp, ())]
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        yield from self._pending.partitions()
+        for tp in self._flying:
+            if tp.partition not in self._pending.of(tp.topic):
+                yield tp
+
+    def __len__(self) -> int:
+        both = sum(tp.partition in self._pending.of(tp.topic) for tp in self._flying)
+        return self._pending.partition_count + len(self._flying) - both
 
 
 def _add(

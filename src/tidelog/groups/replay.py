@@ -70,11 +70,11 @@ def end_transaction(group: Group, producer_id: int, *, committed: bool) -> None:
     for topic, pending in counted.items():
         partitions = group.offsets.get(topic)
         if partitions is None:
-            group.offsets[topic] = pending.values
-            group.offset_count += len(pending.values)
+            group.offsets[topic] = pending
+            group.offset_count += len(pending)
             continue
         before = len(partitions)
-        partitions.update(pending.values)
+        partitions.update(pending)
         group.offset_count += len(partitions) - before
 
 

@@ -43,7 +43,9 @@ from tidelog.model.topics import TopicPartition
 
 def check(group: Group, now_ms: int) -> Iterator[TopicPartition | str | None]:
     """Yield what may have expired: positions, and topics with a first sight only; None for every
-    other one that is checked. O(positions and topics).
+    other one that is checked. O(positions and topics). One with an offset that does not count yet
+    has not expired: many such must not take the room of the others for as long as a transaction is
+    open.
 
     The group may change between two of them: ``expire`` checks them again.
     """
@@ -53,10 +55,17 @@ def check(group: Group, now_ms: int) -> Iterator[TopicPartition | str | None]:
             yield None
             continue
         for partition, offset in list(group.offsets.get(topic, {}).items()):
-            yield TopicPartition(topic, partition) if _expired(group, offset, wall_ms) else None
+            tp = TopicPartition(topic, partition)
+            is_gone = _expired(group, offset, wall_ms) and tp not in group.in_flight
+            yield tp if is_gone else None
     # Left over from a write that was cut short: they keep an empty group.
     for topic in list(first_sights.topics_seen(group)):
-        is_left = topic not in group.offsets and _may_expire(group, topic)
+        is_left = (
+            topic not in group.offsets
+            and _may_expire(group, topic)
+            and not group.flying.has_topic(topic)
+            and first_sights.latest(group, topic) is not None
+        )
         yield topic if is_left else None
 
 
@@ -156,12 +165,14 @@ def remove_topics(group: Group, event: RemoveTopics, out: DecisionBuilder) -> No
 def _of_topics(group: Group, event: RemoveTopics) -> Iterator[Record]:
     topics = event.topics
     # Positions in flight are removed too: their records come first in the log.
-    flying = [
-        tp
-        for tp, topic_ids in group.in_flight.items()
-        if tp.topic in topics
-        and (topic_ids[-1] == NO_TOPIC_ID or topic_ids[-1] != event.topic_id_of(tp.topic))
-    ]
+    flying = []
+    for topic in sorted(topics):
+        present = event.topic_id_of(topic)
+        for partition in group.flying.partitions_of(topic):
+            tp = TopicPartition(topic, partition)
+            last = group.in_flight[tp][-1]
+            if last == NO_TOPIC_ID or last != present:
+                flying.append(tp)
     yield from _tombstones(group, flying)
     for topic in sorted(topics & group.offsets.keys()):
         present = event.topic_id_of(topic)

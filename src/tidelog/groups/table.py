@@ -369,10 +369,16 @@ class GroupTable:
         return offsets.fetch_offsets(self._groups.get(group_id), topics, topic_id_of)
 
     def unstable(
-        self, group_id: str, topic: str, topic_id_of: Callable[[str], UUID] = lambda _: NO_TOPIC_ID
+        self,
+        group_id: str,
+        topic: str,
+        topic_id_of: Callable[[str], UUID] = lambda _: NO_TOPIC_ID,
+        partitions: Iterable[int] | None = None,
     ) -> Collection[int]:
-        """Return the partitions of a topic that have offsets of open transactions."""
-        return offsets.unstable_partitions(self._groups.get(group_id), topic, topic_id_of)
+        """Return those of the partitions, None for all of the topic, that have offsets of open
+        transactions."""
+        group = self._groups.get(group_id)
+        return offsets.unstable_partitions(group, topic, topic_id_of, partitions)
 
     def list_groups(
         self, states: Iterable[str] = (), types: Iterable[str] = ()

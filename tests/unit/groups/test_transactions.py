@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.group_driver import GROUP, assignment
-from tests.support.transaction_driver import TransactionDriver
+from tests.support.transaction_driver import Entry, TransactionDriver
 from tidelog.groups import limits, pending_removal
 from tidelog.groups.events import (
     DeleteGroup,
@@ -547,6 +547,41 @@ def test_nothing_expires_that_is_pending_nor_its_group() -> None:
     both_ways(d)
     d.send(Expire())
     assert len(d.table) == 0 and len(d.reloaded().table) == 0
+
+
+def test_positions_that_a_hanging_transaction_keeps_take_no_room_of_those_that_expire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_EXPIRED_AT_ONCE", 2)
+    d = TransactionDriver(GroupSettings(offsets_retention_minutes=1))
+    d.commit_offsets({T0: 1, T1: 1, ("t", 2): 1})
+    d.commit_in_transaction({T0: 2, T1: 2})
+    d.advance(60_001)
+    d.send(Expire())
+    assert d.committed().keys() == {(GROUP, TopicPartition(*T0)), (GROUP, TopicPartition(*T1))}
+    both_ways(d)
+
+
+@pytest.mark.parametrize("in_flight", [True, False])
+def test_first_sights_that_a_hanging_transaction_keeps_take_no_room_of_those_that_expire(
+    monkeypatch: pytest.MonkeyPatch, in_flight: bool
+) -> None:
+    monkeypatch.setattr(limits, "MAX_EXPIRED_AT_ONCE", 1)
+    d = TransactionDriver(GroupSettings(offsets_retention_minutes=1))
+    held = {f"t{number}": UUID(int=number) for number in range(1, 50)}
+    for topic, topic_id in {**held, "left": NEW}.items():
+        # As a write leaves them that was cut short after the first sight.
+        sight = FirstSightRecord(GROUP, topic, FirstSight(topic_id, 3, -1))
+        d.journal.append(Entry(*encode(sight)))
+    d = d.reloaded()
+    d.hold = in_flight
+    for topic, topic_id in held.items():
+        d.commit_in_transaction({(topic, 0): 2}, topic_id=topic_id)
+    d.advance(60_001)
+    d.send(Expire())
+    d.commit()
+    assert d.group.first_sights.keys() == held.keys()
+    both_ways(d)
 
 
 def test_a_group_of_pending_offsets_alone_does_not_expire() -> None:

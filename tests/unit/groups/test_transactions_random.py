@@ -16,7 +16,8 @@ from tests.support.group_driver import GROUP
 from tests.support.transaction_driver import TransactionDriver, compacted, expected
 from tidelog.groups.committing_producers import ProducerEpochs
 from tidelog.groups.events import DeleteGroup, DeleteOffsets, Expire, MarkerResult, RemoveTopics
-from tidelog.groups.records import FirstSight
+from tidelog.groups.offset_columns import one_by_one
+from tidelog.groups.records import FirstSight, OffsetRecord
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -130,14 +131,33 @@ class World:
             assert (0 if waiting is None else waiting.count) == len(rows), seed
             flown = {
                 TopicPartition(record.columns.topic, at)
-                for record in (() if waiting is None else waiting.flying)
+                for write in d.in_flight
+                if write.key == name and write.transaction is not None
+                for record in write.transaction.records
                 for at in record.columns.partitions
             }
             shown = {
                 TopicPartition(topic, at) for topic in TOPICS for at in group.flying.unstable(topic)
             }
             assert shown == {at for _, at in rows} | flown, seed
-            assert {at for _, at in rows} | flown <= set(group.in_flight), seed
+            written = {
+                TopicPartition(record.topic, record.partition)
+                for write in d.in_flight
+                if write.key == name
+                for record in one_by_one(write.records)
+                if isinstance(record, OffsetRecord)
+            }
+            uncounted, held = {at for _, at in rows} | flown | written, group.in_flight
+            assert set(held) == uncounted and len(held) == len(uncounted), seed
+            for topic in TOPICS:
+                here = [at for at in uncounted if at.topic == topic]
+                assert sorted(group.flying.partitions_of(topic)) == sorted(
+                    at.partition for at in here
+                ), seed
+                assert group.flying.has_topic(topic) == bool(here), seed
+                some = set(self.random.sample(PARTITIONS, 2))
+                asked = group.flying.unstable(topic, some)
+                assert asked.keys() == group.flying.unstable(topic).keys() & some, seed
 
     def compare(self) -> None:
         """With all committed, a coordinator that reads the log has the same."""

@@ -110,7 +110,8 @@ class _Open:
 
     def set_unstable(self, broker: Broker, table: GroupTable, name: str, parts: list[Any]) -> None:
         """Refuse the partitions of the response that have offsets of open transactions."""
-        unstable = table.unstable(self.group_id, name, broker.metadata.id_of)
+        asked = (part.partition_index for part in parts)
+        unstable = table.unstable(self.group_id, name, broker.metadata.id_of, asked)
         if not unstable:
             return
         for row, part in enumerate(parts):
