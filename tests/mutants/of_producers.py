@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 TESTS = "tests/unit/broker/test_resuming_producers.py tests/broker/test_resuming_producers.py"
 
 OF_TRANSACTIONS = "tests/unit/storage/test_transactions.py"
+OLDER_EPOCHS = "tests/unit/storage/test_older_epochs.py"
 
 MUTANTS = (
     Mutant(
@@ -64,6 +65,41 @@ MUTANTS = (
         "src/tidelog/storage/log/transactions.py::OpenTransactions.first_unstable",
         "        while ended and ended[0].marker < high_watermark:\n",
         "        while ended:\n",
+        OF_TRANSACTIONS,
+    ),
+    Mutant(
+        "an older epoch takes the place of a newer one",
+        "src/tidelog/storage/log/producers.py::ProducerState.note",
+        "        elif epoch < entry.epoch:\n",
+        "        elif False:\n",
+        OLDER_EPOCHS,
+    ),
+    Mutant(
+        "an older epoch takes the place of a newer one in a parallel check",
+        "src/tidelog/storage/log/producers.py::ProducerState.follow",
+        "(former is not None and former.epoch > entry.epoch)",
+        "False",
+        OLDER_EPOCHS,
+    ),
+    Mutant(
+        "a plain batch is taken while a transaction of its producer is open",
+        "src/tidelog/storage/log/producers.py::_in_transaction",
+        "entry.open_since == NONE or attributes & TRANSACTIONAL_BIT",
+        "True",
+        OF_TRANSACTIONS,
+    ),
+    Mutant(
+        "a reader passes what a cut below the watermark opens again",
+        "src/tidelog/storage/log/transactions.py::last_stable",
+        "    if transactions.is_outdated:\n",
+        "    if False:\n",
+        OF_TRANSACTIONS,
+    ),
+    Mutant(
+        "a cut that did not begin holds readers back for ever",
+        "src/tidelog/storage/log/state.py::LogState.restore_claims",
+        "        self.producers.transactions.is_outdated = False\n",
+        "",
         OF_TRANSACTIONS,
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import time
 from dataclasses import dataclass, field
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.compacting import COMPACT, clean, put
+from tests.support.pieces import by_threads
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen, resources
 from tests.support.transactional_logs import end, marker, put_own, send, transactional
 from tidelog.model.configs.topic import TopicConfigs
-from tidelog.model.work import finish
+from tidelog.model.work import Work, finish
 from tidelog.records.batch import Rejected, read_header, seal_batch
 from tidelog.records.builder import Producer
 from tidelog.storage.compaction.plan import cleanable
@@ -27,6 +29,7 @@ from tidelog.storage.log.producers import (
     encode,
 )
 from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended
 from tidelog.storage.log.stable import last_stable_offset
 from tidelog.storage.log.transactions import EndedTransaction, OpenTransactions, last_stable
 
@@ -175,6 +178,46 @@ def test_a_newer_epoch_of_records_belongs_to_the_open_transaction(tmp_path: Path
     assert raise_to_end(log) == 3
 
 
+def test_a_plain_batch_is_refused_while_a_transaction_of_its_producer_is_open(
+    tmp_path: Path,
+) -> None:
+    log = new_log(tmp_path)
+
+    def judged(epoch: int, sequence: int, *, plain: bool = True) -> object:
+        made = batch(1, producer=Producer(7, epoch, sequence))
+        verdict = log.producers.judge(read_header(made if plain else transactional(made)))
+        return verdict.error.name if isinstance(verdict, Rejected) else verdict
+
+    first = batch(1, producer=Producer(7, 0, 0))
+    assert isinstance(log.append_as_leader(first, 0, NOW_MS), Appended)
+    send(log, 7, 1)
+    assert judged(0, 2) == judged(1, 0) == "INVALID_TXN_STATE"
+    assert judged(0, 2, plain=False) is judged(1, 0, plain=False) is None
+    # What is wrong with its sequence or its epoch comes first, as in Kafka.
+    assert judged(0, 3) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+    again = log.append_as_leader(first, 0, NOW_MS)
+    assert isinstance(again, Appended) and again.duplicate
+    plain = batch(1, producer=Producer(7, 0, 2))
+    for refused in (
+        log.append_as_leader(plain, 0, NOW_MS),
+        log.append_as_leader(plain, 0, NOW_MS, resumes=True),
+        log.append_as_leader(plain + batch(1), 0, NOW_MS),
+    ):
+        assert isinstance(refused, Rejected) and refused.error.name == "INVALID_TXN_STATE"
+    end(log, 7)
+    assert isinstance(log.append_as_leader(plain, 0, NOW_MS), Appended)
+
+
+def test_a_plain_batch_is_refused_also_where_its_sequence_is_not_known(tmp_path: Path) -> None:
+    """A late batch of an older epoch has opened the transaction: a follower may have that."""
+    log = new_log(tmp_path)
+    end(log, 7, epoch=1)
+    send(log, 7, 0, epoch=0)
+    plain = batch(1, producer=Producer(7, 1, 5))
+    refused = log.append_as_leader(plain, 0, NOW_MS, resumes=True)
+    assert isinstance(refused, Rejected) and refused.error.name == "INVALID_TXN_STATE"
+
+
 def test_an_empty_batch_opens_nothing(tmp_path: Path) -> None:
     """The cleaner left it, and may have removed the marker since."""
     log = new_log(tmp_path)
@@ -183,6 +226,52 @@ def test_an_empty_batch_opens_nothing(tmp_path: Path) -> None:
     assert raise_to_end(log) == 1
     assert log.producers.entries[7].last_sequence == 0
     assert read_back(tmp_path, log) == 1
+
+
+@pytest.mark.parametrize("work", ["truncation", "restart"])
+def test_a_cut_below_the_watermark_lets_no_reader_past_what_it_opens_again(
+    tmp_path: Path, work: str
+) -> None:
+    log = new_log(tmp_path)
+    put_own(log, batch(1))
+    send(log, 7, 0)
+    end(log, 7)
+    assert raise_to_end(log) == 3, "what has ended is forgotten"
+    seen: list[tuple[int, int]] = []
+
+    def look() -> None:
+        seen.append((log.high_watermark, last_stable_offset(log)))
+
+    assert by_threads(getattr(log, work)(2, NOW_MS), look) is None
+    assert {stable for high_watermark, stable in seen if high_watermark < 3} == {0}
+    expected = 1 if work == "truncation" else 2
+    assert last_stable_offset(log) == expected
+
+
+def test_a_cut_above_the_watermark_leaves_the_stable_offset_as_it_is(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, 7, 0)
+    end(log, 7)
+    assert raise_to_end(log) == 2
+    put_own(log, batch(3))
+    seen: set[int] = set()
+    assert by_threads(log.truncation(2, NOW_MS), lambda: seen.add(last_stable_offset(log))) is None
+    assert seen == {2} and last_stable_offset(log) == 2
+
+
+def test_a_cut_that_did_not_begin_leaves_the_stable_offset_as_it_is(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, 7, 0)
+    end(log, 7)
+    assert raise_to_end(log) == 2
+
+    def fails() -> Work[None]:
+        yield None
+        raise OSError(errno.ENOSPC, "no space left")
+
+    log.resources.before_cut = fails
+    assert isinstance(finish(log.truncation(1, NOW_MS)), Rejected)
+    assert last_stable_offset(log) == 2
 
 
 def read_back(path: Path, log: PartitionLog, *, clean: bool = False, committed: int = -1) -> int:

@@ -15,6 +15,7 @@ them while appends continue; an entry of a snapshot is decoded when its producer
 | other sequence                                          | whether it may be the first      |
 | last sequence + 1 (0 after 2^31 - 1)                    | appended                         |
 | anything else                                           | OUT_OF_ORDER_SEQUENCE_NUMBER     |
+| plain, while a transaction of the producer is open      | INVALID_TXN_STATE, as the last   |
 
 Source: KIP-98, KIP-360, as Apache Kafka's present leader applies them (UNKNOWN_PRODUCER_ID is no
 longer given), but for ``RESUMES``, which Kafka appends: `broker.partitions.resuming_producers`.
@@ -28,6 +29,7 @@ batch is answered rightly after a restart too. All entries of a producer name it
 | without records: the cleaner emptied it     | nothing: what it belonged to is decided        |
 | a marker                                    | the open one ends; a newer epoch is taken over |
 | a control batch without a marker            | nothing                                        |
+| records of an older epoch, on a follower    | as above; the epoch that is known stays (0118) |
 
 A producer with an open transaction is not forgotten, by time or for a limit.
 """
@@ -209,7 +211,7 @@ class ProducerState:
 
     def judge(self, header: HeaderFields) -> KnownBatch | Rejected | None:
         """Judge a client's batch: a duplicate (which one), refused, or to be appended (None)."""
-        _, _, _, _, _, _, delta, _, _, producer_id, epoch, first, _ = header
+        _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, first, _ = header
         entry = self.entries.get(producer_id)
         if entry is None:
             # Whether it begins, or leaves a gap, is not known here: only a retry proves it (0100).
@@ -218,13 +220,13 @@ class ProducerState:
             batches = entry._batches or entry.batches
             last = batches[-1].last_sequence if batches else NO_SEQUENCE
             if first == last + 1 or (first == 0 and last == MAX_INT32):
-                return None
+                return None if entry.open_since == NONE else _in_transaction(entry, attributes)
             last = NO_SEQUENCE if first < 0 else (first + delta) & MAX_INT32
             for batch in batches:
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch
             if not batches and first > 0:
-                return RESUMES  # only a marker is known of it
+                return _in_transaction(entry, attributes) or RESUMES  # only a marker is known
             return Rejected(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {producer_id} sent sequence {first} after {entry.last_sequence}",
@@ -239,7 +241,7 @@ class ProducerState:
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {producer_id} begins epoch {epoch} with sequence {first}",
             )
-        return None
+        return _in_transaction(entry, attributes)
 
     def note(
         self, header: HeaderFields, first_offset: int, appended_ms: int, batch: Buffer = b""
@@ -268,6 +270,9 @@ class ProducerState:
             self._make_room()
             entry = ProducerEntry(producer_id, epoch, [batch_of], appended_ms, self._moment)
             entries[producer_id] = entry
+        elif epoch < entry.epoch:
+            # Its leader did not know the newer epoch: it must not end what that one fences.
+            return None
         elif entry.epoch != epoch:
             entry = entry.changed(self._moment, epoch, appended_ms)
             entry.batches.append(batch_of)
@@ -337,9 +342,10 @@ class ProducerState:
         self.forgotten += later.forgotten
         for producer_id, entry in later.entries.items():
             batches = [batch for batch in entry.batches if batch.first_offset >= from_offset]
-            if not batches:
+            former = self.entries.get(producer_id)
+            if not batches or (former is not None and former.epoch > entry.epoch):
                 continue
-            former = self.entries.pop(producer_id, None)
+            self.entries.pop(producer_id, None)
             if former is not None and former.epoch == entry.epoch:
                 batches = [*former.batches, *batches][-BATCHES_REMEMBERED:]
             elif former is None:
@@ -442,6 +448,13 @@ class ProducerState:
             entry.open_since for entry in recent if entry.open_since != NONE
         )
         return state
+
+
+def _in_transaction(entry: ProducerEntry, attributes: int) -> Rejected | None:
+    if entry.open_since == NONE or attributes & TRANSACTIONAL_BIT:
+        return None
+    why = f"producer {entry.producer_id} has a transaction open, and sent a plain batch"
+    return Rejected(ErrorCode.INVALID_TXN_STATE, why)
 
 
 def encode(entries: Iterable[ProducerEntry]) -> bytes:

@@ -238,11 +238,13 @@ class LogState:
             (min(former[0], offset), min(former[1], offset), min(former[2], offset))
         )
         self.lowered += 1
+        self.producers.transactions.is_outdated = self.high_watermark < former[1]
         return former
 
     def restore_claims(self, claims: Claims) -> None:
         """Claim again what ``lower_claims`` returned: nothing was cut."""
         self.synced_end_offset, self.high_watermark, self.start_offset = claims
+        self.producers.transactions.is_outdated = False
 
     def cut_at(self, end: int, *, uncut_end: int) -> None:
         """Let no value say anything of records from ``end`` on.

@@ -10,6 +10,7 @@ open, and memory grows with those that hold the last stable offset back.
 | ended by a marker at or above the watermark   | the same: the marker may still be cut       |
 | ended by a marker below the watermark         | no                                          |
 | began below the log's start                   | no further than to the log's start          |
+| may be open again: a cut takes its marker     | at the log's start, until the cut has ended |
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class OpenTransactions:
     A transaction is named by the offset of its first record.
     """
 
-    __slots__ = ("_ended", "_first_of_open", "_unstable")
+    __slots__ = ("_ended", "_first_of_open", "_unstable", "is_outdated")
 
     def __init__(self, open_since: Iterable[int] = ()) -> None:
         """``open_since``: the first offsets of what is open."""
@@ -66,6 +67,9 @@ class OpenTransactions:
         """Open or not known to be committed; rising, as the next one."""
         self._ended: deque[Ended] = deque()
         """By the marker."""
+        self.is_outdated = False
+        """Whether what ended, and was forgotten, may be open again: a cut lowers the watermark, and
+        has not read yet what it leaves."""
 
     def __len__(self) -> int:
         """How many are open."""
@@ -120,5 +124,7 @@ class OpenTransactions:
 def last_stable(transactions: OpenTransactions, *, log_start: int, high_watermark: int) -> int:
     """Return the last stable offset: below it every transaction is decided, and its marker
     committed."""
+    if transactions.is_outdated:
+        return min(log_start, high_watermark)
     first = transactions.first_unstable(high_watermark)
     return high_watermark if first is None else min(max(first, log_start), high_watermark)
