@@ -6,14 +6,12 @@ import errno
 import os
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from tests.support.lone_broker import Peer, until
 from tests.support.produce_fetch import LATEST, batch, fetch, offsets, produce, run, running, send
-from tidelog.broker.handlers import produce as produce_handler
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.builder import Producer
@@ -54,15 +52,6 @@ def test_produce_below_3_is_refused(tmp_path: Path, version: int) -> None:
             assert hosted.end_offset == 0
 
     run(main())
-
-
-def test_a_request_for_many_topics_is_refused_in_steps() -> None:
-    """The refusal of 20,000 topics took 50 to 80 ms of the loop."""
-    topics = [messages.ProduceRequest.TopicProduceData(name=f"t{n}") for n in range(500)]
-    request = messages.ProduceRequest(acks=1, topic_data=topics)
-    context: Any = SimpleNamespace(version=0)
-    steps = list(produce_handler.handle(cast(Any, None), request, context))
-    assert len(steps) == len(topics)
 
 
 def test_acks_0_of_an_old_version_closes(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tidelog.model.topics import INTERNAL_TOPICS, why_invalid
 from tidelog.model.work import Work
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
-from tidelog.protocol.refusals import refused
+from tidelog.protocol.refusals import refused_in_steps
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -53,7 +53,7 @@ def handle(
     """
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
-        return refused(
+        return refused_in_steps(
             ApiKey.DESCRIBE_TOPIC_PARTITIONS, context.version, request, ErrorCode.INVALID_REQUEST
         )
     if not broker.followers.has_sources:

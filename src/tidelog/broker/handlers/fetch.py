@@ -49,7 +49,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.work import Work
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
-from tidelog.protocol.refusals import refused
+from tidelog.protocol.refusals import refused_in_steps
 from tidelog.runtime import pace
 
 if TYPE_CHECKING:
@@ -74,11 +74,13 @@ def handle(broker: Broker, request: messages.FetchRequest, context: RequestConte
         request.replica_id = request.replica_state.replica_id
     if request.replica_id >= 0:
         if not context.may_name_replica(request.replica_id, ApiKey.FETCH):
-            return refused(
+            return refused_in_steps(
                 ApiKey.FETCH, context.version, request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             )
         if context.version >= BY_ID_SINCE:
-            return refused(ApiKey.FETCH, context.version, request, ErrorCode.UNSUPPORTED_VERSION)
+            return refused_in_steps(
+                ApiKey.FETCH, context.version, request, ErrorCode.UNSUPPORTED_VERSION
+            )
         answer = broker.follower_sessions.handle(request, context)
         if answer is not None:
             return answer

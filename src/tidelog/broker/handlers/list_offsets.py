@@ -30,7 +30,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.work import Work
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
-from tidelog.protocol.refusals import refused
+from tidelog.protocol.refusals import refused_in_steps
 from tidelog.records.batch import Rejected
 from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.runtime import pace
@@ -64,7 +64,7 @@ def handle(broker: Broker, request: messages.ListOffsetsRequest, context: Reques
     """Look up each partition: at once, or by timestamp in pieces."""
     follower = request.replica_id >= 0
     if follower and not context.may_name_replica(request.replica_id, ApiKey.LIST_OFFSETS):
-        return refused(
+        return refused_in_steps(
             ApiKey.LIST_OFFSETS, context.version, request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         )
     uncertain = (

@@ -36,7 +36,7 @@ from tidelog.model.work import Work
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.protocol.refusals import refused
+from tidelog.protocol.refusals import refused_in_steps
 from tidelog.runtime import pace
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def _one_group(
 ) -> Work[Any]:
     table = broker.coordinator.table_of(request.group_id)
     if isinstance(table, ErrorCode):
-        return refused(ApiKey.OFFSET_FETCH, context.version, request, table)
+        return (yield from refused_in_steps(ApiKey.OFFSET_FETCH, context.version, request, table))
     topics: list[Any] = []
     rest = _Open(request.group_id, request.topics is not None)
     for name, committed in _found(broker, table, request.group_id, request.topics):
@@ -262,7 +262,7 @@ async def _close_one(
 ) -> Any:
     error = await rest.close(broker)
     if error is not ErrorCode.NONE:
-        return refused(ApiKey.OFFSET_FETCH, version, request, error)
+        return refused_in_steps(ApiKey.OFFSET_FETCH, version, request, error)
     return response
 
 

@@ -16,7 +16,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.protocol.refusals import refused
+from tidelog.protocol.refusals import refused_in_steps
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -31,7 +31,7 @@ def handle(
 ) -> Any:
     """Look up each partition in the leader epochs of its log."""
     if not context.may_name_replica(request.replica_id, ApiKey.OFFSET_FOR_LEADER_EPOCH):
-        return refused(
+        return refused_in_steps(
             ApiKey.OFFSET_FOR_LEADER_EPOCH,
             context.version,
             request,
