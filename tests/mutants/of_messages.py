@@ -320,6 +320,13 @@ MUTANTS = (
         "tests/component/network/test_steps.py",
     ),
     Mutant(
+        "the elements of a long Produce are not charged",
+        "src/tidelog/network/router.py::_charged",
+        "        yield STEP * ELEMENT_BYTES\n",
+        "        yield 0\n",
+        "tests/component/network/test_steps.py",
+    ),
+    Mutant(
         "a refusal leaves the elements without an error that have a sentence of their own",
         "src/tidelog/protocol/refusals.py::_Pair.level",
         "        error = ERROR in fields and (sentence or not said)\n",

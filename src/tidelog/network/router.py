@@ -23,6 +23,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.work import Work
 from tidelog.network.limits import Account
 from tidelog.protocol import codec, messages
+from tidelog.protocol.compiler import STEP
 from tidelog.protocol.refusals import refused
 from tidelog.protocol.secret_exchange import Exchange
 
@@ -165,6 +166,9 @@ def _rest(grown: int, steps: Work[Any]) -> Work[Any]:
 TIMES = 64
 """Buckets of the histogram of times: one for each bit of a time in ns."""
 
+ELEMENT_BYTES = 220
+"""Memory of an element of a parsed Produce: a topic, or a partition without its records."""
+
 MOST_ELEMENTS = 50_000
 """Elements of one request (of arrays, and tagged fields) on a connection without a proof."""
 
@@ -221,8 +225,8 @@ class Handler:
     numbers_in_one: int = 1
     """How many numbers of an array count as one element."""
     long_records: bool = False
-    """Whether most bytes of long requests are records, which no response copies: then they are not
-    charged while the response is pending."""
+    """Whether most bytes of long requests are records, which no response copies: then not their
+    bytes are charged, but ``ELEMENT_BYTES`` for each element that is parsed in steps."""
     direct: Direct | None = None
     """The fast path of the hottest requests; ``handle`` serves those that it returns None for."""
     versions: range = range(0)
@@ -299,6 +303,8 @@ class Route:
         self.decode_in_steps: Callable[..., Work[Any]] = partial(
             codec.decode_request, key, version, most=most, numbers=numbers
         )
+        if handler.long_records:
+            self.decode_in_steps = partial(_charged, self.decode_in_steps)
         self.encode_in_steps = partial(codec.encode_response_in_steps, key, version)
         self.flexible = codec.is_flexible(key, version)
         # An ApiVersions response always has the old header: the client knows no version yet.
@@ -410,6 +416,17 @@ def handlers_of(package: str, path: Iterable[str]) -> Iterator[Handler]:
     for entry in iter_modules(path):
         found: Handler = import_module(f"{package}.{entry.name}").HANDLER
         yield found
+
+
+def _charged(decode: Callable[..., Work[Any]], frame: memoryview, position: int) -> Work[Any]:
+    """Parse a request in steps that say how much memory its elements take."""
+    steps = decode(frame, position)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+        yield STEP * ELEMENT_BYTES
 
 
 def _unread(*_: Any) -> Work[None]:

@@ -495,6 +495,67 @@ def test_a_long_request_of_records_is_parsed_in_steps(run: Any) -> None:
     run(main())
 
 
+def test_the_elements_of_a_long_request_of_records_are_charged_while_it_has_steps(run: Any) -> None:
+    """19,000 topics in 300 kB are 4 MB of objects, and no limit counted them."""
+    many = 19_000
+    parsed: list[int] = []
+    may_end: list[int] = []
+
+    def handle(_: Any, request: Any, _context: Any) -> Any:
+        parsed.append(len(request.topic_data))
+        while request.timeout_ms not in may_end:
+            yield 0
+        return messages.ProduceResponse()
+
+    async def main() -> None:
+        router = Router(
+            [
+                api_versions.HANDLER,
+                Handler(ApiKey.HEARTBEAT, Scope.CLIENT, Works().heartbeat),
+                Handler(
+                    ApiKey.PRODUCE,
+                    Scope.CLIENT,
+                    handle,
+                    pipelined=True,
+                    long_records=True,
+                    versions=range(12),
+                ),
+            ]
+        )
+        server = Server(router, None, Limits(unsent_answer_bytes=1_000_000))
+        port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
+        # Records are in the receive buffer alone.
+        request = produce(bytes(2_000_000))
+        request.timeout_ms = 1
+        peer.send(ApiKey.PRODUCE, 9, 1, request)
+        await until(lambda: parsed == [1])
+        assert server.memory.unmade == server.memory.answers == 0
+        may_end.append(1)
+        assert await peer.receive_correlation() == 1
+
+        topic = messages.ProduceRequest.TopicProduceData
+        topics = [topic(name=f"topic-{number}") for number in range(many)]
+        request = messages.ProduceRequest(acks=1, timeout_ms=2, topic_data=topics)
+        peer.send(ApiKey.PRODUCE, 9, 2, request)
+        await until(lambda: parsed == [1, many])
+        await until(lambda: server.memory.unmade > 200 * many)
+        assert server.memory.answers == server.memory.unmade
+        (first,) = server.connections
+        other = Peer(*await asyncio.open_connection("127.0.0.1", port))
+        other.send(ApiKey.HEARTBEAT, 4, 3, heartbeat("g"))
+        waits = lambda: [x for x in server.connections if x in server.answer_queue]  # noqa: E731
+        await until(waits)
+        assert waits() != [first], "the Produce goes on, and the other request waits for it"
+        may_end.append(2)
+        assert await peer.receive_correlation() == 2
+        assert await other.receive_correlation() == 3
+        assert server.memory.answers == server.memory.unmade == 0
+        await server.stop(grace_s=0.2)
+
+    run(main())
+
+
 @pytest.mark.parametrize("count", [MOST_ELEMENTS, MOST_ELEMENTS + 1])
 def test_the_elements_of_a_request_have_a_limit(
     run: Any, count: int, caplog: pytest.LogCaptureFixture
