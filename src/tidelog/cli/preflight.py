@@ -17,6 +17,7 @@ import socket
 from dataclasses import replace
 
 from tidelog.cli.refusal import Failed
+from tidelog.model.configs.addresses import joined
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.network import ports
 from tidelog.runtime.disk import Disk
@@ -46,7 +47,8 @@ def check(configs: ServerConfigs, disk: Disk) -> str | None:
     if configs.metrics_address is not None:
         host, port = configs.metrics_address
         if (error := ports.why_not(host, port)) is not None:
-            raise Failed(f"metrics_port {host}:{port} cannot be used: {error.strerror or error}")
+            address = joined(host, port)
+            raise Failed(f"metrics_port {address} cannot be used: {error.strerror or error}")
     return cluster_id
 
 

@@ -428,7 +428,7 @@ class _Process:
             host = first.host or "127.0.0.1"
             words.append(f"{first.name}={joined(host, self._controller.listener_port)}")
         if self._endpoint is not None and configs.metrics_address is not None:
-            words.append(f"metrics={configs.metrics_address[0]}:{self._endpoint.port}")
+            words.append(f"metrics={joined(configs.metrics_address[0], self._endpoint.port)}")
         return " ".join(words)
 
     async def _stop(self) -> None:

@@ -41,6 +41,7 @@ from tidelog.cli.worker_checks import (
     why_not_listening,
     workers_of,
 )
+from tidelog.model.configs.addresses import joined
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.model.racks import SEPARATOR
 from tidelog.observe.endpoint import Endpoint, PortInUse
@@ -245,7 +246,8 @@ class Supervisor:
             f"bootstrap={','.join(f'{place[0]}:{place[1]}' for place in places if place)}",
         ]
         if self._endpoint is not None and self._whole.metrics_address is not None:
-            words.append(f"metrics={self._whole.metrics_address[0]}:{self._endpoint.port}")
+            host, _ = self._whole.metrics_address
+            words.append(f"metrics={joined(host, self._endpoint.port)}")
         print(" ".join(words), flush=True)
 
     async def _keep(self, worker: _Worker) -> None:

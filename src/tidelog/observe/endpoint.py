@@ -26,6 +26,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
+from tidelog.model.configs.addresses import joined
 from tidelog.observe.paced import Paced
 
 logger = logging.getLogger(__name__)
@@ -86,10 +87,18 @@ class _Server(ThreadingMixIn, WSGIServer):
     block_on_close = False
     request_queue_size = BACKLOG
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, address: tuple[str, int], *args: Any, **kwargs: Any) -> None:
         self._lock = threading.Lock()
         self._open: dict[socket.socket, _Open] = {}
-        super().__init__(*args, **kwargs)
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, *args, **kwargs)
+
+    def server_bind(self) -> None:
+        """Bind, as the listeners of Kafka's protocol do: ``::`` leaves ``0.0.0.0`` to others."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        super().server_bind()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Take a place for the connection, if need be that of the oldest without a request, or of
@@ -195,7 +204,7 @@ class Endpoint:
         try:
             self._server = make_server(host, port, app, server_class=_Server, handler_class=_Quiet)
         except OSError as error:
-            sentence = f"metrics_port {host}:{port} cannot be used: {error.strerror}"
+            sentence = f"metrics_port {joined(host, port)} cannot be used: {error.strerror}"
             raise PortInUse(sentence) from None
         self.port = self._server.server_port
         self._thread = threading.Thread(

@@ -19,6 +19,7 @@ from tidelog.cli.up_child import Child
 from tidelog.cli.up_files import ClusterPlan
 from tidelog.cli.workers import Supervisor
 from tidelog.model.configs.server import ServerConfigs, from_mapping
+from tidelog.network import ports
 
 DEADLINE_S = 30.0
 FAILED = "the restart one after another has failed"
@@ -91,14 +92,19 @@ def hangups() -> Iterator[None]:
 
 @pytest.mark.usefixtures("hangups")
 def test_a_restart_that_fails_is_logged_and_the_next_signal_counts(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
+    host = "127.0.0.1" if ports.why_not("::1", 0) else "[::1]"
     texts = {
         "node.id": "100",
         "log.dirs": str(tmp_path),
         "listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}",
+        "metrics_port": f"{host}:0",
     }
     whole = from_mapping(texts)
     assert isinstance(whole, ServerConfigs), whole
@@ -130,3 +136,5 @@ def test_a_restart_that_fails_is_logged_and_the_next_signal_counts(
 
     with caplog.at_level(logging.INFO):
         asyncio.run(scenario())
+    ready = "ready workers=2 nodes=100,101 bootstrap=127.0.0.1:1,127.0.0.1:1 "
+    assert f"{ready}metrics={host}:" in capsys.readouterr().out

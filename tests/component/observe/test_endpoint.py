@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import math
+import re
 import socket
 import threading
 import time
@@ -20,6 +21,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tests.support.processes import DEADLINE_S
+from tidelog.network import ports
 from tidelog.observe import endpoint as endpoints
 from tidelog.observe import logs, paced
 from tidelog.observe.endpoint import MAX_CONNECTIONS, Endpoint, PortInUse
@@ -30,9 +32,9 @@ class OneGauge(Collector):
         yield GaugeMetricFamily("tides", "how many", value=2)
 
 
-def get(port: int, path: str) -> tuple[int, str]:
+def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=DEADLINE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -53,6 +55,34 @@ def test_metrics_and_health() -> None:
         assert get(endpoint.port, "/")[0] == 404
         with pytest.raises(PortInUse, match=str(endpoint.port)):
             Endpoint("127.0.0.1", endpoint.port, OneGauge(), lambda: state)
+    finally:
+        endpoint.close()
+
+
+def _beside_ipv4(host: str, health: Any) -> Endpoint:
+    """An endpoint on a port that another socket has for IPv4, as listeners allow it; another
+    process may have it for IPv6."""
+    for _ in range(20):
+        with socket.create_server(("0.0.0.0", 0)) as other, contextlib.suppress(PortInUse):
+            return Endpoint(host, other.getsockname()[1], OneGauge(), health)
+    raise AssertionError("no port of 20 can be used beside IPv4")
+
+
+@pytest.mark.parametrize("host", ["::1", "::"])
+def test_an_ipv6_address_is_served(host: str) -> None:
+    """``[::1]:9100`` was refused with an error about address families, after the preflight."""
+    health = dict[str, Any]
+    if ports.why_not(host, 0) is not None:
+        # A machine without IPv6: the sentence has the brackets all the same.
+        with pytest.raises(PortInUse, match=re.escape(f"metrics_port [{host}]:0 ")):
+            Endpoint(host, 0, OneGauge(), health)
+        return
+    endpoint = _beside_ipv4(host, health)
+    try:
+        assert "tides 2.0" in get(endpoint.port, "/metrics", "[::1]")[1]
+        where = re.escape(f"metrics_port [{host}]:{endpoint.port} ")
+        with pytest.raises(PortInUse, match=where):
+            Endpoint(host, endpoint.port, OneGauge(), health)
     finally:
         endpoint.close()
 
