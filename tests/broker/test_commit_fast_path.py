@@ -18,9 +18,10 @@ import pytest
 from tests.support.group_broker import GroupBroker, done
 from tests.support.lone_broker import until
 from tidelog.broker.coordinator import commit_fast_path, parts
-from tidelog.broker.handlers import offset_commit
+from tidelog.broker.handlers import join_group, offset_commit, sync_group
 from tidelog.groups.records import CommittedOffset
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import NO_UUID
 
@@ -74,7 +75,7 @@ def state_of(broker: GroupBroker, group: str) -> dict[str, dict[int, CommittedOf
 
 async def led(folder: Path) -> GroupBroker:
     """A broker that coordinates groups, and knows two topics."""
-    broker = GroupBroker(folder)
+    broker = GroupBroker(folder, {"group.initial.rebalance.delay.ms": 0})
     await broker.start()
     broker.lead("t", 100)
     broker.lead("u", 3)
@@ -193,6 +194,88 @@ def test_an_error_of_the_group_is_in_each_partition(tmp_path: Path) -> None:
             )
             errors = [part.error_code for part in done(response).topics[0].partitions]
             assert errors == [error] * 3
+        await broker.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", [7, 10])
+def test_a_static_member_is_known_by_its_instance(tmp_path: Path, version: int) -> None:
+    """Another member of its instance gets FENCED_INSTANCE_ID, after which its client ends."""
+
+    async def main() -> None:
+        broker = await led(tmp_path)
+        topic_id = broker.broker.metadata.id_of("u") if version >= 10 else NO_UUID
+        join = messages.JoinGroupRequest
+        joined = await broker.ask(
+            join_group,
+            join(
+                group_id="g",
+                session_timeout_ms=60_000,
+                rebalance_timeout_ms=60_000,
+                group_instance_id="i",
+                protocol_type="consumer",
+                protocols=[join.JoinGroupRequestProtocol("range", b"")],
+            ),
+            9,
+        )
+        assert joined.error_code == E.NONE
+        sync = messages.SyncGroupRequest
+        synced = await broker.ask(
+            sync_group,
+            sync(
+                group_id="g",
+                generation_id=joined.generation_id,
+                member_id=joined.member_id,
+                group_instance_id="i",
+                protocol_type="consumer",
+                protocol_name="range",
+                assignments=[sync.SyncGroupRequestAssignment(joined.member_id, b"")],
+            ),
+            5,
+        )
+        assert synced.error_code == E.NONE
+        plain = [Asked.OffsetCommitRequestPartition(0, 5, -1, None)]
+        for member_id, instance_id, error in (
+            (joined.member_id, "i", E.NONE),
+            (joined.member_id, None, E.NONE),
+            ("another", "i", E.FENCED_INSTANCE_ID),
+            ("another", None, E.UNKNOWN_MEMBER_ID),
+        ):
+            request = Asked(
+                group_id="g",
+                generation_id_or_member_epoch=joined.generation_id,
+                member_id=member_id,
+                group_instance_id=instance_id,
+                topics=[Asked.OffsetCommitRequestTopic("u", topic_id, plain)],
+            )
+            found = await fast(broker, version, *frame_of(version, request))
+            assert found is not None
+            assert found == await slow(broker, version, request)
+            _, response = codec.decode_response(
+                ApiKey.OFFSET_COMMIT, version, memoryview(found)[4:]
+            )
+            assert response.topics[0].partitions[0].error_code == error
+        await broker.stop()
+
+    asyncio.run(main())
+
+
+def test_a_group_that_a_commit_begins_counts_for_the_address_of_its_client(tmp_path: Path) -> None:
+    """Each address has a share of the room for groups."""
+
+    async def main() -> None:
+        broker = await led(tmp_path)
+        (table,) = broker.coordinator.tables()
+        partitions = [Asked.OffsetCommitRequestPartition(0, 5, -1, None)]
+        topics = [Asked.OffsetCommitRequestTopic("u", NO_UUID, partitions)]
+        one, other = (Asked(group_id=group, topics=topics) for group in ("one", "other"))
+        assert await fast(broker, 8, *frame_of(8, one)) is not None
+        await slow(broker, 8, other)
+        for request in (one, other):
+            known = table.get(request.group_id)
+            assert known is not None
+            assert known.begun_by == "/" + CLIENT.client_host
         await broker.stop()
 
     asyncio.run(main())

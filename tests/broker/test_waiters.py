@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.broker_pair import append as append_values
 from tests.support.broker_pair import running as running_pair
-from tests.support.lone_broker import LoneBroker, Peer, until
+from tests.support.lone_broker import Peer, know_brokers, until
 from tests.support.produce_fetch import LATEST, batch, fetch, produce, run, running, send
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -155,14 +155,6 @@ def test_delete_records_does_not_wait_for_the_dead(tmp_path: Path) -> None:
             assert gone.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     run(main())
-
-
-def know_brokers(lone: LoneBroker, *alive: int) -> None:
-    """Send a broker the set of live brokers."""
-    request = messages.UpdateMetadataRequest
-    end = request.UpdateMetadataEndpoint(port=lone.port, host="127.0.0.1", listener="PLAINTEXT")
-    brokers = [request.UpdateMetadataBroker(id=node_id, endpoints=[end]) for node_id in alive]
-    lone.broker.metadata.apply(request(controller_id=1, live_brokers=brokers), complete=False)
 
 
 def test_a_refusal_names_the_leader_and_where_it_listens(tmp_path: Path) -> None:

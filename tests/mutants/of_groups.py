@@ -196,4 +196,18 @@ MUTANTS = (
         "    if False:\n",
         "tests/broker/test_committed_fast_path.py",
     ),
+    Mutant(
+        "a plain commit of another member of a static instance is not fenced",
+        "src/tidelog/broker/coordinator/commit_fast_path.py::_read",
+        "        member_id,\n        instance_id,\n",
+        "        member_id,\n        None,\n",
+        "tests/broker/test_commit_fast_path.py",
+    ),
+    Mutant(
+        "a group that a plain commit begins counts for no address",
+        "src/tidelog/broker/coordinator/commit_fast_path.py::_read",
+        '        client_host="/" + client.client_host,\n',
+        "",
+        "tests/broker/test_commit_fast_path.py",
+    ),
 )

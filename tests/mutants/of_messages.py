@@ -354,4 +354,32 @@ MUTANTS = (
         "    if session.epoch != epoch:\n",
         "tests/unit/broker/test_session_rules.py",
     ),
+    Mutant(
+        "batches for many partitions are read before the forms of their topics",
+        "src/tidelog/broker/partitions/produce_many.py::_judge",
+        "        if not partitions[0].log.keeps_batches:\n            return None\n",
+        "",
+        "tests/broker/test_produce_many.py",
+    ),
+    Mutant(
+        "a late refusal of one of many partitions names no leader",
+        "src/tidelog/broker/partitions/produce_many.py::_finished",
+        "    if version >= FIRST_PRODUCE_VERSION:\n",
+        "    if not version:\n",
+        "tests/broker/test_produce_many.py",
+    ),
+    Mutant(
+        "a batch among many that a full disk refused loses its place",
+        "src/tidelog/broker/partitions/produce_many.py::_refused_some",
+        "        broker.resuming_producers.note_refusal(partition, judged.batches[place], error)\n",
+        "",
+        "tests/broker/test_produce_many.py",
+    ),
+    Mutant(
+        "a batch among many is acknowledged with its first record",
+        "src/tidelog/broker/partitions/produce_many.py::_count",
+        "firsts[place] + judged.headers[place][6]",
+        "firsts[place]",
+        "tests/broker/test_produce_many.py",
+    ),
 )

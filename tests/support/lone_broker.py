@@ -209,6 +209,14 @@ class LoneBroker:
             directory.close()
 
 
+def know_brokers(lone: LoneBroker, *alive: int) -> None:
+    """Send a broker the set of live brokers."""
+    request = messages.UpdateMetadataRequest
+    end = request.UpdateMetadataEndpoint(port=lone.port, host="127.0.0.1", listener="PLAINTEXT")
+    brokers = [request.UpdateMetadataBroker(id=node_id, endpoints=[end]) for node_id in alive]
+    lone.broker.metadata.apply(request(controller_id=1, live_brokers=brokers), complete=False)
+
+
 class ThreadedBroker:
     """A ``LoneBroker`` on a loop in a thread of its own, for blocking clients."""
 
