@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-from uuid import UUID
 
 from tidelog.broker.coordinator.parts import PART
 from tidelog.broker.coordinator.pending_response import PendingResponse
@@ -21,8 +20,10 @@ from tidelog.broker.coordinator.plain_requests import (
     NotPlain,
     after_no_tags,
     array_length,
+    framed,
     length_at,
     text_reader,
+    topic_at,
 )
 from tidelog.groups.events import CommitOffsets, OffsetsResult
 from tidelog.groups.offset_columns import OffsetColumns
@@ -36,11 +37,10 @@ if TYPE_CHECKING:
     from tidelog.groups.table import GroupTable
     from tidelog.network.router import Peer
 
-OLDEST, FLEXIBLE_SINCE, BY_ID_SINCE = 6, 8, 10
+OLDEST, FLEXIBLE_SINCE = 6, 8
 INSTANCES_SINCE, NAMES_MISSING_GROUP_SINCE = 7, 9
 
 _int32 = struct.Struct(">i").unpack_from
-_put_head = struct.Struct(">ii").pack
 
 PARTITION_BYTES = 18
 """Partition, offset, leader epoch; then the size of no metadata, and in flexible versions that
@@ -107,22 +107,11 @@ def _read(
     columns: list[OffsetColumns] = []
     topics: list[_Topic] = []
     left = PART
-    name: str | None
     for _ in range(count):
-        begin = position
-        if version >= BY_ID_SINCE:
-            position += 16
-            name = broker.metadata.names.get(UUID(bytes=bytes(frame[begin:position])))
-        else:
-            name, position = text(frame, position)
-        named = bytes(frame[begin:position])
-        topic = broker.metadata.topic(name) if name else None
+        topic, named, position = topic_at(broker.metadata, frame, position, version, text)
         size, position = length_at(frame, position, flexible)
         left -= 1 + size
-        if topic is None or name is None or size <= 0 or left < 0:
-            raise NotPlain
-        # A later incarnation may have the name of an id by now.
-        if version >= BY_ID_SINCE and topic.topic_id.bytes != named:
+        if size <= 0 or left < 0:
             raise NotPlain
         rows = _rows(size)(frame, position)
         position += size * PARTITION_BYTES
@@ -131,7 +120,9 @@ def _read(
             raise NotPlain
         if flexible:
             position = after_no_tags(frame, position)
-        columns.append(OffsetColumns(name, topic.topic_id, partitions, rows[1::4], rows[2::4]))
+        columns.append(
+            OffsetColumns(topic.name, topic.topic_id, partitions, rows[1::4], rows[2::4])
+        )
         topics.append(_Topic(named, partitions))
     if flexible:
         position = after_no_tags(frame, position)
@@ -163,10 +154,7 @@ def _frame(version: int, correlation_id: int, topics: list[_Topic], result: Offs
             parts += map(one, topic.partitions, outcome.all_errors)
         if flexible:
             parts.append(NO_TAGS)
-    # The throttle time, which is 0; in front of it flexible headers have no tags.
-    head = bytes(5 if flexible else 4)
-    body = b"".join(parts) + (NO_TAGS if flexible else b"")
-    return _put_head(4 + len(head) + len(body), correlation_id) + head + body
+    return framed(correlation_id, parts, flexible)
 
 
 _ONE = struct.Struct(">ih").pack

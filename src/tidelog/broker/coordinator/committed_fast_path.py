@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import UUID
 
 from tidelog.broker.coordinator.parts import PART
 from tidelog.broker.coordinator.plain_requests import (
@@ -21,8 +20,10 @@ from tidelog.broker.coordinator.plain_requests import (
     NotPlain,
     after_no_tags,
     array_length,
+    framed,
     length_at,
     text_reader,
+    topic_at,
 )
 from tidelog.groups import births, first_sights
 from tidelog.groups.group import GroupState
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from tidelog.groups.records import CommittedOffset
     from tidelog.network.router import Peer
 
-OLDEST, FLEXIBLE_SINCE, STABLE_SINCE, GROUPS_SINCE, MEMBERS_SINCE, BY_ID_SINCE = 5, 6, 7, 8, 9, 10
+OLDEST, FLEXIBLE_SINCE, STABLE_SINCE, GROUPS_SINCE, MEMBERS_SINCE = 5, 6, 7, 8, 9
 
 
 class _Topic(NamedTuple):
@@ -99,22 +100,11 @@ def _read(broker: CommitNeeds, frame: memoryview, position: int, version: int) -
         raise NotPlain
     topics: list[_Topic] = []
     left = PART
-    name: str | None
     for _ in range(count):
-        begin = position
-        if version >= BY_ID_SINCE:
-            position += 16
-            name = broker.metadata.names.get(UUID(bytes=bytes(frame[begin:position])))
-        else:
-            name, position = text(frame, position)
-        named = bytes(frame[begin:position])
+        topic, named, position = topic_at(broker.metadata, frame, position, version, text)
         size, position = length_at(frame, position, flexible)
         left -= 1 + size
-        topic = broker.metadata.topic(name) if name else None
-        if topic is None or size <= 0 or left < 0:
-            raise NotPlain
-        # A later incarnation may have the name of an id by now.
-        if version >= BY_ID_SINCE and topic.topic_id.bytes != named:
+        if size <= 0 or left < 0:
             raise NotPlain
         partitions = _numbers(size)(frame, position)
         position += 4 * size
@@ -164,10 +154,7 @@ def _frame(version: int, correlation_id: int, asked: _Request, group: Group | No
         parts.append(NO_TAGS)
         name = asked.group_id.encode()
         parts[:0] = (array_length(1, True), array_length(len(name), True), name)
-    # The throttle time, which is 0; in front of it flexible headers have no tags.
-    head = bytes(5 if flexible else 4)
-    body = b"".join(parts) + (NO_TAGS if flexible else b"")
-    return _put_head(4 + len(head) + len(body), correlation_id) + head + body
+    return framed(correlation_id, parts, flexible)
 
 
 def _committed(group: Group | None, topic: TopicMetadata) -> Mapping[int, CommittedOffset]:
@@ -200,7 +187,6 @@ def _add(
 
 
 _NO_ERROR = bytes(2)
-_put_head = struct.Struct(">ii").pack
 _put_size = struct.Struct(">h").pack
 _numbers_of = struct.Struct(">iqi").pack
 _plain, _EMPTY = struct.Struct(">iqih2x").pack, 0

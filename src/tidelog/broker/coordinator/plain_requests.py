@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+from uuid import UUID
 
 from tidelog.protocol.primitives import DecodeError, read_uvarint, uvarint
 
+if TYPE_CHECKING:
+    from tidelog.broker.metadata.cache import MetadataCache, TopicMetadata
+
 NO_TAGS = b"\0"
+
+BY_ID_SINCE = 10
+"""First version of both requests with ids instead of names (KIP-848)."""
 
 _int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
 _put_int32 = struct.Struct(">i").pack
+_put_head = struct.Struct(">ii").pack
 
 
 class NotPlain(Exception):
@@ -49,6 +58,33 @@ def after_no_tags(frame: memoryview, position: int) -> int:
     if frame[position]:
         raise NotPlain
     return position + 1
+
+
+def topic_at(
+    metadata: MetadataCache, frame: memoryview, position: int, version: int, text: Text
+) -> tuple[TopicMetadata, bytes, int]:
+    """Return a known topic, its name or id as it is in the response, and the position after it."""
+    begin = position
+    name: str | None
+    if version >= BY_ID_SINCE:
+        position += 16
+        name = metadata.names.get(UUID(bytes=bytes(frame[begin:position])))
+    else:
+        name, position = text(frame, position)
+    named = bytes(frame[begin:position])
+    topic = metadata.topic(name) if name else None
+    # A later incarnation may have the name of an id by now.
+    if topic is None or (version >= BY_ID_SINCE and topic.topic_id.bytes != named):
+        raise NotPlain
+    return topic, named, position
+
+
+def framed(correlation_id: int, parts: list[bytes], flexible: bool) -> bytes:
+    """Return the frame of a response; ``parts`` come after its throttle time, which is 0."""
+    # In front of the throttle time flexible headers have no tags.
+    head = bytes(5 if flexible else 4)
+    body = b"".join(parts) + (NO_TAGS if flexible else b"")
+    return _put_head(4 + len(head) + len(body), correlation_id) + head + body
 
 
 def array_length(count: int, flexible: bool) -> bytes:
