@@ -12,7 +12,7 @@ from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.external_changes import changed, take_up
-from tidelog.controller.decisions.nodes import load
+from tidelog.controller.decisions.nodes import judge_reports, load
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.metadata import layout
 from tidelog.metadata.records import DeletionNode, PartitionNode, PartitionState, Record
@@ -109,6 +109,9 @@ def test_no_epoch_is_given_twice_by_a_counter_that_went_back() -> None:
     assert not cluster.damaged
     cluster = read_with(world, node=PartitionNode(2_000_000))
     assert cluster.counters[layout.PARTITION_EPOCH] == 2
+    assert "far above /partition_epoch" in str(cluster.damaged[layout.partition(*T0)])
+    # It is judged so again, whatever is registered or written meanwhile.
+    assert judge_reports(cluster, {}, {}) == []
     assert "far above /partition_epoch" in str(cluster.damaged[layout.partition(*T0)])
 
 

@@ -413,7 +413,7 @@ def test_a_topic_of_the_copy_can_be_deleted_for_the_late_one_of_its_name() -> No
     cluster = world.cluster
     cluster.loaded = LoadedStore(cluster.revision, cluster.counters[layout.PARTITION_EPOCH])
     comes(world, 3, {(T, 0): end()})
-    assert judge_reports(cluster, [(T, 0)], {T: "t"}) == [] and not cluster.damaged
+    assert judge_reports(cluster, {(T, 0): end()}, {T: "t"}) == [] and not cluster.damaged
     assert fates(world) == {"t-0 of 3": Fate.IN_CONFLICT}
     world.do(delete_topics(cluster, [PendingDelete("t")]))
     assert "t" not in cluster.topics

@@ -358,9 +358,14 @@ def test_a_level_below_1_5_is_refused_if_a_topic_was_resized(
     count = 1 + (node.retirement_epoch >= 0)
     world.create(TopicToCreate("t", count, 1), TopicToCreate("u"))
     history = msgspec.structs.replace(world.cluster.topic_histories["t"], **fields)
+    topic = msgspec.structs.replace(world.cluster.topics["t"], undeleted_partition_count=1)
     # The older record is damaged when it is loaded.
     world.commit_only(
-        (Put(layout.topic_history("t"), history), Put(layout.partition("t", 0), node))
+        (
+            Put(layout.topic_history("t"), history),
+            Put(layout.topic("t"), topic),
+            Put(layout.partition("t", count - 1), node),
+        )
     )
     assert levels.why_refused(world.cluster) is None
     for level in ("1.4", "1.0"):

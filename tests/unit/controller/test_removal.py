@@ -209,8 +209,9 @@ def test_the_next_incarnation_is_another_than_what_the_former_one_left() -> None
         cluster.topics[TOPIC], partitions={**cluster.topics[TOPIC].partitions, 5: [1, 3]}
     )
     state = msgspec.structs.replace(cluster.states[T4], leader_epoch=4, isr=[1, 3])
-    born = PartitionNode(20, birth_epoch=4, birth_offset=100)
-    history = msgspec.structs.replace(cluster.topic_histories[TOPIC], resize_epoch=4)
+    # Retired again, for the one below it still is.
+    born = PartitionNode(20, birth_epoch=4, birth_offset=100, retirement_epoch=5)
+    history = msgspec.structs.replace(cluster.topic_histories[TOPIC], resize_epoch=5)
     world.commit(
         (
             Put(layout.topic_history(TOPIC), history),

@@ -21,6 +21,7 @@ from tidelog.controller.pending import changes_of
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
+    Counter,
     DeletionNode,
     FormerPartition,
     PartitionNode,
@@ -222,14 +223,15 @@ def test_an_undone_birth_keeps_what_counted_as_lost_before() -> None:
     world = ResizingWorld(2)
     former = {2: FormerPartition(70, 8, 69, 3, 1)}
     history = msgspec.structs.replace(world.history, former=former)
-    world.commit((Put(layout.topic_history("t"), history),))
+    counter = Put(layout.PARTITION_EPOCH, Counter(3))
+    world.commit((counter, Put(layout.topic_history("t"), history)))
     world.ask(3)
     world.write_all()
     world.report()
     world.advance()
     world.advance(is_late=True)
     world.settle()
-    assert world.history.former[2] == FormerPartition(71, 9, 69, 3, 2)
+    assert world.history.former[2] == FormerPartition(71, 9, 69, 4, 2)
 
 
 def test_children_that_reported_in_time_are_published() -> None:
@@ -289,7 +291,8 @@ def test_a_child_begins_where_a_former_partition_ended() -> None:
     world = ResizingWorld(2)
     former = {2: FormerPartition(70, 8, 69, 3, 1)}
     history = msgspec.structs.replace(world.history, former=former)
-    world.commit((Put(layout.topic_history("t"), history),))
+    counter = Put(layout.PARTITION_EPOCH, Counter(3))
+    world.commit((counter, Put(layout.topic_history("t"), history)))
     world.ask(4)
     world.settle()
     assert (world.node(2).birth_offset, world.state(2).leader_epoch) == (70, 9)

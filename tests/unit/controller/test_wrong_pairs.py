@@ -22,11 +22,13 @@ import pytest
 
 from tests.support.controller_world import World
 from tests.support.resizing_world import ResizingWorld
+from tests.support.retired_topic import held
 from tidelog.controller import requests
 from tidelog.controller.decisions import config_effects, soft_state
 from tidelog.controller.decisions.cluster import ClusterState, InventoryFence, LoadedStore, LogEnd
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Put
+from tidelog.controller.decisions.ended_data import JUMP
 from tidelog.controller.decisions.external_changes import Taken, changed, take_up
 from tidelog.controller.decisions.nodes import judge_reports, load
 from tidelog.controller.decisions.registration import (
@@ -36,6 +38,7 @@ from tidelog.controller.decisions.registration import (
     register,
     why_gone_back,
 )
+from tidelog.controller.decisions.removal import remove_retired, retired_from_the_top
 from tidelog.controller.decisions.settlement import elect_awaited, put_state
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.controller.decisions.uncertain_replicas import settle_noted
@@ -43,7 +46,7 @@ from tidelog.controller.pending import changes_of_reading
 from tidelog.controller.requests import Gone, Sender
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryTree
-from tidelog.metadata.records import ConfigNode, DeletionNode, PartitionState, WentBack
+from tidelog.metadata.records import ConfigNode, Counter, DeletionNode, PartitionState, WentBack
 from tidelog.metadata.store import Node
 from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
@@ -60,27 +63,45 @@ ENDS = {1: 80, 2: 100, 3: 40}
 
 
 class Story:
-    """A topic before (``old``) and after a resize, elections and a change of its configuration."""
+    """A topic before (``old``) and after resizes, elections and a change of its configuration."""
 
-    def __init__(self, before: int, after: int) -> None:
+    def __init__(self, before: int, *after: int) -> None:
         world = self.right = ResizingWorld(assignment=[(1, 2, 3)] * 2)
         world.commit((Put(layout.topic_configs("t"), ConfigNode({"min.insync.replicas": "1"})),))
-        for count in (before, after):
-            self.old = world.nodes()
-            if count != 2 or before != 2:
-                world.ask(count)
-                world.settle()
+        self._resize(before)
+        self.old = world.nodes()
+        for step, count in enumerate(after):
+            if step:
+                self._remove_retired()
+            self._resize(count)
         for tp, state in list(world.cluster.states.items()):
             led = msgspec.structs.replace(state, leader=2, leader_epoch=state.leader_epoch + 5)
             world.commit((put_state(world.cluster, tp, msgspec.structs.replace(led, isr=[2, 1])),))
         configs = ConfigNode({"min.insync.replicas": "2", "retention.ms": "-1"})
         world.commit((Put(layout.topic_configs("t"), configs),))
+        # The newest partition is one of another topic.
+        self.newest = world.cluster.counters[layout.PARTITION_EPOCH] + 1
+        world.commit((Put(layout.PARTITION_EPOCH, Counter(self.newest)),))
         self.nodes = world.nodes()
         self.topic_id = world.cluster.topic_id("t")
         self.held = {
             broker: {(self.topic_id, tp.partition): self._end(tp, broker) for tp in self.states}
             for broker in BROKERS
         }
+
+    def _resize(self, count: int) -> None:
+        if count != len(self.right.cluster.topics["t"].partitions):
+            self.right.ask(count)
+            self.right.settle()
+
+    def _remove_retired(self) -> None:
+        cluster = self.right.cluster
+        states = {x: self.right.state(x) for x in retired_from_the_top(cluster, "t")}
+        empty = {
+            x: held(leader=state.leader, leader_epoch=state.leader_epoch)
+            for x, state in states.items()
+        }
+        assert self.right.do(remove_retired(cluster, "t", empty, (), {})) == [3, 2]
 
     @property
     def states(self) -> dict[TopicPartition, PartitionState]:
@@ -97,7 +118,12 @@ class Story:
         return LogEnd(node.partition_epoch, epoch, ENDS[broker], *births, fences, epoch)
 
 
-STORIES = {"grown": Story(2, 4), "shrunk": Story(4, 2), "never resized": Story(2, 2)}
+STORIES = {
+    "grown": Story(2, 4),
+    "shrunk": Story(4, 2),
+    "never resized": Story(2, 2),
+    "grown again": Story(4, 2, 4),
+}
 Wrong = Callable[[Story, str], bytes | None]
 
 
@@ -124,10 +150,17 @@ def without_id(story: Story, path: str) -> bytes | None:
     return json.dumps(fields).encode()
 
 
+def of_another_partition(story: Story, path: str) -> bytes | None:
+    fields = json.loads(story.nodes[path].data)
+    return json.dumps({**fields, "partition_epoch": story.newest}).encode()
+
+
 KINDS: dict[str, tuple[Wrong, ...]] = {
     layout.topic("t"): (missing, torn, older, of_another, without_id),
     layout.topic_history("t"): (missing, torn, older, of_another),
-    layout.partition(*T0): (missing, torn),
+    layout.partition(*T0): (missing, torn, of_another_partition),
+    layout.partition("t", 2): (older,),
+    layout.partition("t", 3): (older, of_another_partition),
     layout.state(*T0): (missing, torn, older),
     # A configuration that is missing, or another one, is what a tool may have written.
     layout.topic_configs("t"): (torn,),
@@ -150,6 +183,7 @@ class Restarted(World):
     def __init__(self, story: Story, nodes: dict[str, Node]) -> None:
         super().__init__()
         self.story, self.right = story, story.right.cluster
+        self.given = nodes
         self.tree = MemoryTree()
         self.session = self.tree.new_session()
         for path, node in nodes.items():
@@ -204,7 +238,11 @@ class Restarted(World):
     def check_sent(self, broker: int) -> None:
         """What the broker is sent takes no replica away."""
         cluster = self.cluster
-        assert not [x for x in stops_of(cluster, broker) if x.topic_id == self.story.topic_id]
+        # A stop of a former incarnation hits no replica of a later one.
+        inventory = self.story.held[broker]
+        for stop in stops_of(cluster, broker):
+            end = inventory.get((stop.topic_id, stop.partition))
+            assert end is None or stop.partition_epoch not in (-1, end.partition_epoch), stop
         if requests.why_no_full(cluster, leaves_unreadable=True) is not None:
             return
         places = list(cluster.all_partitions())
@@ -231,8 +269,13 @@ class Restarted(World):
                 if not self.cluster.presumed:
                     assert state.leader_epoch >= right.leader_epoch, f"{tp}: {state}"
                     assert set(state.isr) <= set(right.isr), f"{tp}: {state}"
-            if node is not None:
-                assert node.partition_epoch == self.right.partition_nodes[tp].partition_epoch
+                # What is not named as wrong is commanded.
+                right_node = self.right.partition_nodes[tp]
+                assert node is None or node.partition_epoch == right_node.partition_epoch, tp
+            path = layout.partition(*tp)
+            stored = self.nodes().get(path)
+            given = (self.given.get(path), self.story.nodes[path])
+            assert stored is None or stored.data in [x.data for x in given if x], tp
 
     def repair(self, paths: list[str]) -> None:
         """The operator puts the right nodes back, one after the other."""
@@ -260,6 +303,13 @@ class Restarted(World):
         history, right = cluster.topic_histories["t"], self.right.topic_histories["t"]
         assert msgspec.structs.replace(history, unclean=right.unclean) == right
         assert cluster.states.keys() == self.right.states.keys()
+
+
+def is_of(story: Story, path: str, wrong: Wrong) -> bool:
+    """Return whether a node of a story can be wrong in this way: it is there, and has changed."""
+    if path not in story.nodes or (wrong is older and path not in story.old):
+        return False
+    return wrong(story, path) != story.nodes[path].data
 
 
 def begun(story: Story, case: Case) -> Restarted:
@@ -320,8 +370,7 @@ def test_no_wrong_node_and_no_pair_of_them_deletes_or_loses_anything(
 ) -> None:
     failed: dict[str, str] = {}
     for case in CASES:
-        if any(wrong(story, path) == story.nodes[path].data for path, wrong in case):
-            # Nothing of this node has changed since.
+        if not all(is_of(story, path, wrong) for path, wrong in case):
             continue
         try:
             judge(story, case, ended, order)
@@ -360,6 +409,54 @@ def test_an_older_copy_of_a_state_makes_no_replica_leader_and_no_epoch_go_back(
     world.put(path, story.nodes[path].data)
     now = cluster.states[T0]
     assert (now.leader, now.isr, cluster.damaged) == (-1, [2, 1], {})
+
+
+def test_an_older_copy_of_a_partition_that_was_removed_is_named_before_a_broker_registers() -> None:
+    """It was believed: all replicas of the partition that was born again were removed as stale."""
+    story, path = STORIES["grown again"], layout.partition("t", 3)
+    world = begun(story, ((path, older),))
+    line = str(world.cluster.damaged[path])
+    assert "its partition epoch 4 was removed" in line and layout.topic_history("t") in line
+    world.put(path, story.nodes[path].data)
+    assert not world.cluster.damaged
+
+
+def test_a_partition_copied_before_it_retired_changes_no_count() -> None:
+    """The count was drawn from the partitions at once, and a retired one took records again."""
+    story, path, topic = STORIES["shrunk"], layout.partition("t", 2), layout.topic("t")
+    world = begun(story, ((path, older),))
+    assert world.nodes()[topic].data == story.nodes[topic].data
+    line = str(world.cluster.damaged[topic])
+    assert f"its count is 2, and {path} takes records" in line
+    world.put(path, story.nodes[path].data)
+    assert not world.cluster.damaged and world.cluster.topics == story.right.cluster.topics
+
+
+def test_a_replica_of_a_removed_incarnation_is_no_proof_against_the_partition() -> None:
+    story = STORIES["grown again"]
+    cluster = begun(story, ()).cluster
+    assert cluster.topic_histories["t"].former[3].partition_epoch == 4
+    key, present = (story.topic_id, 3), cluster.partition_nodes[TopicPartition("t", 3)]
+    assert present.partition_epoch == 6
+
+    def lines(epoch: int) -> list[str]:
+        cluster.inventories[BEHIND] = {key: LogEnd(epoch, 0, 5)}
+        return judge_reports(cluster, cluster.inventories[BEHIND], {story.topic_id: "t"})
+
+    assert [lines(x) for x in (-1, 3, 4, 6)] == [[], [], [], []]
+    (other,) = lines(5)
+    assert "broker 3 has a replica of 5, which was never removed" in other
+    assert lines(6) == [] and not cluster.damaged
+    (newer,) = lines(7)
+    assert "broker 3 has a replica of 7: put a newer copy back" in newer
+    assert lines(6) == [] and not cluster.damaged
+    # What was born since this controller began is newer than the reports.
+    cluster.loaded = LoadedStore(cluster.revision, 5)
+    assert lines(5) == []
+    cluster.loaded = LoadedStore(cluster.revision, 9)
+    # Of a store that was accepted they are late replicas, which are kept.
+    cluster.counters[layout.CONTROLLER_EPOCH] = JUMP
+    assert lines(7) == [] and not cluster.damaged
 
 
 @pytest.mark.parametrize(("title", "index"), [("never resized", 0), ("grown", 3)])
@@ -420,8 +517,8 @@ def test_a_topic_is_readable_again_once_a_broker_reports_its_id() -> None:
     world = begun(story, ())
     cluster = world.cluster
     former = {OTHER: "t", story.topic_id: "t"}
-    soft = [(OTHER, 0)]
-    cluster.held, cluster.inventories[3] = former, {(OTHER, 0): LogEnd(1, 0, 5)}
+    soft = {(OTHER, 0): LogEnd(1, 0, 5)}
+    cluster.held, cluster.inventories[3] = former, soft
     (line,) = judge_reports(cluster, soft, former)
     assert layout.id_text(OTHER) in line and "broker 3" in line
     assert cluster.unreadable_topics == ["t"]

@@ -25,6 +25,11 @@ Its content is kept, and counts again once the others agree.
 | a topic that was resized, and no history of it | the history is damaged: counts would go back |
 | a topic's count, and its retired partitions, | the topic's node is damaged: an older copy |
 | while its history cannot be read | |
+| the same, unless the newest resize was a growth: | the topic's node is damaged: one of |
+| then the count is that of before | both is an older copy, of before a resize |
+| a partition's node, and a removal of that or a later | the partition's node is damaged: it is an |
+| incarnation in the topic's history | older copy |
+| a partition's node, and the incarnation of a replica | the same: the replicas would become stale |
 | a replica, and neither state nor node of its | the state is damaged: the partition is not new |
 | partition | |
 
@@ -38,11 +43,12 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState, LogEnd
 from tidelog.controller.decisions.ended_data import has_ended, was_accepted
+from tidelog.controller.decisions.incarnations import is_of_another, removed, reported_epochs
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
-from tidelog.metadata.records import PartitionState, Record, TopicNode
+from tidelog.metadata.records import PartitionNode, PartitionState, Record, TopicHistory, TopicNode
 from tidelog.model.topics import TopicPartition
 
 MOST_RAISED = 1_000_000
@@ -54,6 +60,7 @@ def contradicted(cluster: ClusterState) -> Iterator[Damaged]:
     if cluster.went_back is not None:
         return
     yield from list(_histories(cluster, cluster.topics))
+    yield from list(removed(cluster, cluster.topics))
     yield from list(_states(cluster, cluster.states))
     yield from list(_lost(cluster, cluster.topics))
     yield from list(_deletions(cluster))
@@ -67,9 +74,12 @@ def contradicted_of(cluster: ClusterState, topics: Collection[str]) -> Iterator[
     if cluster.went_back is not None:
         return
     yield from _histories(cluster, topics)
+    yield from removed(cluster, topics)
+    yield from reported_epochs(cluster, topics)
     for name in topics:
         node = cluster.topics.get(name)
         places = [] if node is None else [TopicPartition(name, x) for x in node.partitions]
+        yield from list(_epochs_of(cluster, places, places))
         yield from _states(cluster, places)
         yield from _older(cluster, places)
     yield from _lost(cluster, topics)
@@ -153,7 +163,7 @@ def _holder(cluster: ClusterState, node: TopicNode, topic_id: UUID) -> int | Non
 
 
 def to_judge(
-    cluster: ClusterState, replicas: Iterable[tuple[UUID, int]], held: Mapping[UUID, str]
+    cluster: ClusterState, replicas: Mapping[tuple[UUID, int], LogEnd], held: Mapping[UUID, str]
 ) -> set[str]:
     """Return the topics that the report of a broker's replicas may contradict, or agree with now.
 
@@ -162,16 +172,19 @@ def to_judge(
     topics = {
         name
         for path, damaged in cluster.damaged.items()
-        if isinstance(damaged.record, TopicNode) and (name := layout.topic_of(path)) is not None
+        if isinstance(damaged.record, (TopicNode, PartitionNode))
+        and (name := layout.topic_of(path)) is not None
     }
-    for topic_id, index in replicas:
+    judges_epochs = cluster.level.resizes and not was_accepted(cluster)
+    for (topic_id, index), end in replicas.items():
         name = held.get(topic_id, "")
         node = cluster.topics.get(name)
         if node is None:
             continue
         tp = TopicPartition(name, index)
         is_new = tp not in cluster.states and index in node.partitions
-        if cluster.topic_id(name) != topic_id or is_new:
+        contradicts = judges_epochs and is_of_another(cluster, tp, end)
+        if cluster.topic_id(name) != topic_id or is_new or contradicts:
             topics.add(name)
     return topics
 
@@ -218,19 +231,46 @@ def _histories(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged
 
 
 def _counts(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
-    """Yield the nodes of topics whose count is not that of their partitions, while the history that
-    could correct it cannot be read: a copy of before a resize."""
+    """Yield the nodes of topics whose count is not that of their partitions: the count or a
+    partition's node is an older copy. One of before a growth is counted again (``uncounted``)."""
     for name in topics:
-        node = cluster.topics.get(name)
+        node, history = cluster.topics.get(name), cluster.topic_histories.get(name)
         count = None if node is None else node.undeleted_partition_count
-        if node is None or count is None or layout.topic_history(name) not in cluster.damaged:
+        is_unread = layout.topic_history(name) in cluster.damaged
+        if node is None or count is None or not 1 <= count <= len(node.partitions):
             continue
-        if not _is_retired_above(cluster, name, count):
-            why = (
-                f"its count is {count}, which is not that of the partitions that take records, and "
-                f"{layout.topic_history(name)} cannot be read: put both back"
-            )
-            yield Damaged(layout.topic(name), why, node)
+        if history is None and not is_unread:
+            continue
+        if history is not None and (not history.resize_epoch or history.resize is not None):
+            # The count is the initial one, or that of the plan.
+            continue
+        index = _otherwise(cluster, node, name, count)
+        if index is None or (history is not None and _has_grown(cluster, node, name, history)):
+            continue
+        stands = "is retired" if index < count else "takes records"
+        why = f"its count is {count}, and {layout.partition(name, index)} {stands}: "
+        if is_unread:
+            why += f"{layout.topic_history(name)} cannot be read either, put both back"
+        else:
+            why += "put the older one of these nodes back"
+        yield Damaged(layout.topic(name), why, node)
+
+
+def _otherwise(cluster: ClusterState, node: TopicNode, name: str, count: int) -> int | None:
+    """Return a partition that is retired below a count, or takes records above it; or None."""
+    for index in node.partitions:
+        stored = cluster.partition_nodes.get(TopicPartition(name, index))
+        if stored is not None and (stored.retirement_epoch >= 0) != (index >= count):
+            return index
+    return None
+
+
+def _has_grown(cluster: ClusterState, node: TopicNode, name: str, history: TopicHistory) -> bool:
+    """Return whether the newest resize was a growth: since then no partition is retired."""
+    places = (TopicPartition(name, index) for index in node.partitions)
+    nodes = [cluster.partition_nodes[tp] for tp in places if tp in cluster.partition_nodes]
+    is_born = any(x.birth_epoch == history.resize_epoch for x in nodes)
+    return is_born and all(x.retirement_epoch < 0 for x in nodes)
 
 
 def _was_resized(cluster: ClusterState, name: str) -> bool:
@@ -392,20 +432,7 @@ def _deletions(cluster: ClusterState) -> Iterator[Damaged]:
 def _epochs(cluster: ClusterState) -> Iterator[Damaged]:
     """Yield the nodes far above their counters; the counters go on above all others."""
     counters = cluster.counters
-    partition_epoch = counters.get(layout.PARTITION_EPOCH, 0)
-    nodes = (
-        (layout.partition(*tp), node.partition_epoch, node)
-        for tp, node in cluster.partition_nodes.items()
-        if node.partition_epoch > partition_epoch
-    )
-    yield from _counted(counters, layout.PARTITION_EPOCH, nodes)
-    controller_epoch = cluster.controller_epoch
-    states = (
-        (layout.state(*tp), state.controller_epoch, state)
-        for tp, state in cluster.states.items()
-        if state.controller_epoch > controller_epoch
-    )
-    yield from _counted(counters, layout.CONTROLLER_EPOCH, states)
+    yield from _epochs_of(cluster, cluster.partition_nodes, cluster.states)
     broker_epoch = counters.get(layout.BROKER_EPOCH, 0)
     brokers = (
         (layout.broker(broker), node.broker_epoch, node)
@@ -413,6 +440,29 @@ def _epochs(cluster: ClusterState) -> Iterator[Damaged]:
         if node.broker_epoch > broker_epoch
     )
     yield from _counted(counters, layout.BROKER_EPOCH, brokers)
+
+
+def _epochs_of(
+    cluster: ClusterState, nodes: Iterable[TopicPartition], states: Iterable[TopicPartition]
+) -> Iterator[Damaged]:
+    """Yield the same of these partitions' nodes and states."""
+    counters = cluster.counters
+    partition_epoch = counters.get(layout.PARTITION_EPOCH, 0)
+    controller_epoch = cluster.controller_epoch
+    born = ((tp, cluster.partition_nodes.get(tp)) for tp in nodes)
+    above = (
+        (layout.partition(*tp), node.partition_epoch, node)
+        for tp, node in born
+        if node is not None and node.partition_epoch > partition_epoch
+    )
+    yield from _counted(counters, layout.PARTITION_EPOCH, above)
+    led = ((tp, cluster.states.get(tp)) for tp in states)
+    newer = (
+        (layout.state(*tp), state.controller_epoch, state)
+        for tp, state in led
+        if state is not None and state.controller_epoch > controller_epoch
+    )
+    yield from _counted(counters, layout.CONTROLLER_EPOCH, newer)
 
 
 def _counted(

@@ -17,7 +17,7 @@ from tidelog.controller.decisions.agreement import (
     to_judge,
     uncounted,
 )
-from tidelog.controller.decisions.cluster import NO_ID, ClusterState
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Remove, Write
 from tidelog.controller.decisions.plan import WrittenPlan
 from tidelog.metadata import layout
@@ -124,7 +124,7 @@ def check_agreement(cluster: ClusterState, topics: Collection[str]) -> list[str]
 
 
 def judge_reports(
-    cluster: ClusterState, replicas: Iterable[tuple[UUID, int]], held: Mapping[UUID, str]
+    cluster: ClusterState, replicas: Mapping[tuple[UUID, int], LogEnd], held: Mapping[UUID, str]
 ) -> list[str]:
     """Judge the nodes that the report of a broker's replicas concerns; return a line for each that
     is damaged now. ``held`` has the names of the topic ids."""

@@ -24,6 +24,7 @@ import msgspec
 from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.elections import Standing
+from tidelog.controller.decisions.incarnations import is_of_another
 from tidelog.controller.decisions.settlement import settle_all
 from tidelog.controller.decisions.uncertain_replicas import noted, unread_states
 from tidelog.metadata import layout
@@ -355,8 +356,10 @@ def _held_by_name(request: Registration) -> dict[TopicPartition, LogEnd]:
 
 
 def _is_same(cluster: ClusterState, tp: TopicPartition, end: LogEnd | None) -> bool:
-    """Whether a replica can be of the present incarnation of its partition."""
+    """Whether a replica can be of the present incarnation of its partition. While its topic cannot
+    be read the partition's node may be wrong as well: one that the replica contradicts decides
+    nothing."""
     node = cluster.partition_nodes.get(tp)
     if end is None or node is None:
         return end is not None
-    return end.partition_epoch in (-1, node.partition_epoch)
+    return end.partition_epoch in (-1, node.partition_epoch) or is_of_another(cluster, tp, end)
