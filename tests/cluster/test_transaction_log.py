@@ -26,6 +26,7 @@ from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.control_records import EndMarker, marker_batch, marker_in
 from tidelog.records.reader import read_all
 from tidelog.storage.log.aborted import decode_aborted
+from tidelog.storage.log.aborted_reading import aborted_between
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
 from tidelog.storage.log.stable import last_stable_offset
@@ -128,6 +129,7 @@ def test_our_log_reads_what_kafkas_log_has_open(tmp_path: Path) -> None:
             for snapshot in snapshots:
                 (ours / str(PARTITION) / snapshot.name).unlink()
         log = reopen(ours, ending=Ending(0, 6, 0))
+        assert aborted_between(log, 0, 6).transactions == [aborted]
         assert (log.damaged, log.end_offset) == (None, 6)
         assert last_stable_offset(log) == 4
         assert sorted(each.open_since for each in log.producers.entries.values())[-2:] == [-1, 4]

@@ -10,6 +10,8 @@ CRASHED_MOVE = (
     "::test_a_crash_anywhere_in_a_move_leaves_one_whole_replica"
 )
 
+ABORTED = "tests/unit/storage/test_aborted_files.py"
+
 MUTANTS = (
     Mutant(
         "T11: a truncation is not synced",
@@ -593,5 +595,69 @@ MUTANTS = (
         "hosted.topic_id != NO_UUID and hosted.log.damaged is None\n",
         "hosted.log.damaged is None\n",
         "tests/broker/test_missing_files.py",
+    ),
+    Mutant(
+        "a sync claims the marker of an abort before the file of the segment has it",
+        "src/tidelog/storage/log/syncing.py::_take_unsynced",
+        "    write_missing_aborted(log)\n",
+        "",
+        ABORTED,
+    ),
+    Mutant(
+        "what the file says of aborts above the recovery point counts",
+        "src/tidelog/storage/log/aborted_recovery.py::find_aborted",
+        "        kept = entries[: bytes_below(entries, claimed)]\n",
+        "        kept = entries\n",
+        ABORTED,
+    ),
+    Mutant(
+        "a start does not look for aborts above the recovery point",
+        "src/tidelog/storage/log/aborted_recovery.py::find_aborted",
+        "    if checked is not None and _has_aborted(checked, claimed):\n",
+        "    if False:\n",
+        ABORTED,
+    ),
+    Mutant(
+        "an aborted index counts without its check",
+        "src/tidelog/storage/log/aborted.py::checked_entries",
+        "    return entries if encode_check(entries) == check else None\n",
+        "    return entries\n",
+        ABORTED,
+    ),
+    Mutant(
+        "a cut leaves the aborted transactions of what it cut",
+        "src/tidelog/storage/log/cutting.py::_truncate",
+        "        log.aborted.cut(kept.base_offset, check.end)\n",
+        "        pass\n",
+        ABORTED,
+    ),
+    Mutant(
+        "compaction forgets the aborted transactions of all but the first segment of a group",
+        "src/tidelog/storage/log/aborted_files.py::write_merged",
+        "    for base in bases:\n",
+        "    for base in bases[:1]:\n",
+        ABORTED,
+    ),
+    Mutant(
+        "a renamed aborted index counts for the segment that came back, or for the next one",
+        "src/tidelog/storage/log/recovery.py::_doubt_aborted",
+        "                resources.disk.rename(path + names.DELETED, path)\n",
+        "                pass\n",
+        ABORTED,
+    ),
+    Mutant(
+        "a look-up of aborted transactions ends in the first segment",
+        "src/tidelog/storage/log/aborted_reading.py::aborted_between",
+        "            if is_complete:\n",
+        "            if True:\n",
+        ABORTED,
+    ),
+    Mutant(
+        "a move takes no aborted transactions along",
+        "src/tidelog/storage/future/moving.py::_Seal.run",
+        "        self._copy_aborted()\n",
+        "",
+        "tests/simulation/test_future_crashes.py"
+        "::test_a_crash_anywhere_in_a_move_leaves_one_whole_replica",
     ),
 )

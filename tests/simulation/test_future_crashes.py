@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,8 +21,8 @@ from tests.simulation.kernel import Crash, DiskOperation, Plan, ProcessKilled
 from tests.simulation.kernel.faults import Fail
 from tests.simulation.log_node import P
 from tests.simulation.two_disks import TwoDisks, drive
+from tests.support.transactional_logs import check_aborted, markers_in, send
 from tests.support.transactional_logs import end as own_marker
-from tests.support.transactional_logs import send
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.work import finish
 from tidelog.records.batch import Rejected
@@ -127,7 +128,27 @@ def fence(life: Life) -> None:
         finish(log.housekeeping(life.node.clock.now_ms))
 
 
-ACTS = {"appends": nothing, "cuts at both ends": cut, "alone": alone, "fences": fence}
+def abort(life: Life) -> None:
+    """Transactions are aborted before the move, while segments are copied, and in its last part."""
+    log = life.node.log
+    if life.steps in ABORTED_IN and life.node.directory.path in life.appends_in:
+        sequence = ABORTED_IN.index(life.steps)
+        send(log, 8, sequence)
+        own_marker(log, 8, committed=False)
+        log.high_watermark = log.end_offset
+    if life.steps == 12 and log.change is None:
+        log.roll(life.node.clock.now_ms)
+
+
+ABORTED_IN = (0, 1, 5, 9, 12, 15, 19, 24, 30)
+
+ACTS = {
+    "transactions are aborted": abort,
+    "appends": nothing,
+    "cuts at both ends": cut,
+    "alone": alone,
+    "fences": fence,
+}
 
 
 def at_change(number: int, crash: Crash) -> Callable[[], Plan]:
@@ -148,6 +169,9 @@ def prepared(seed: int, act: Callable[[Life], None], *appends_in: str) -> Life:
     life = Life(node, act, appends_in or ("/a", "/b"))
     for number in range(RECORDS):
         node.append(number)
+        if act is abort and number in (5, 6, 12):
+            send(node.log, 9, number)
+            own_marker(node.log, 9, committed=False)
     node.log.sync()
     node.checkpoint()
     life.safe_end, life.is_alone = node.log.synced_end_offset, act is alone
@@ -227,7 +251,8 @@ def whole(life: Life, kind: str, where: str) -> None:
     assert log.high_watermark >= (life.known_mark if kind == "kill" else life.known_start), where
     found = node.read()
     # Each control batch is a fence that is known, and no other offset is one.
-    fences = {each.offset for each in log.fences.entries}
+    fences = {each.offset for each in log.fences.entries} | markers_in(log)
+    check_aborted(log, random.Random(len(found)), ranges=4)
     assert sorted(found) == [
         each for each in range(log.start_offset, log.end_offset) if each not in fences
     ], where

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pytest
@@ -29,8 +30,8 @@ from tests.simulation.scenarios.log_steps import PATH
 from tests.support.compacting import few
 from tests.support.pieces import beside_others
 from tests.support.storage_logs import removed_now
+from tests.support.transactional_logs import check_aborted, send, stable_by_batches
 from tests.support.transactional_logs import end as own_marker
-from tests.support.transactional_logs import send, stable_by_batches
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.work import Work, finish
 from tidelog.records.batch import Rejected
@@ -57,6 +58,8 @@ class Case:
     is_nameless: bool = False
     has_markers: bool = False
     """Whether some offsets have control records."""
+    has_aborted: bool = False
+    """Whether transactions were aborted in some segments, durably, before it begins."""
     adopts: bool = False
     """Whether it ends with an identity that is durable, because that was answered."""
     """The replica is older than topic ids."""
@@ -131,6 +134,47 @@ def _checkpointed(node: Node) -> None:
     if checkpoint is not None:
         checkpoint.run()
         node.directory.checkpointed(checkpoint)
+
+
+def _abort_some(node: Node, log: PartitionLog) -> None:
+    """Transactions are aborted in several segments, all of it is synced, and a checkpoint says so.
+
+    One of them is open in all segments.
+    """
+    send(log, 50, 0)
+    for sequence in range(6):
+        send(log, 51, sequence)
+        own_marker(log, 51, committed=sequence % 3 == 2)
+        node.append(log, RECORDS + sequence)
+    own_marker(log, 50, committed=False)
+    log.sync()
+    log.high_watermark = log.end_offset
+    _checkpointed(node)
+
+
+def _abort_more(node: Node, log: PartitionLog) -> None:
+    for sequence in range(3):
+        send(log, 52, sequence)
+        own_marker(log, 52, committed=False)
+        log.roll(node.clock.now_ms)
+        log.sync()
+    log.raise_watermark(log.end_offset)
+    _checkpointed(node)
+
+
+def _cut_aborted(node: Node, log: PartitionLog) -> None:
+    finish(log.truncation(RECORDS + 5, node.clock.now_ms))
+    _abort_more(node, log)
+
+
+def _compact_aborted(node: Node, log: PartitionLog) -> None:
+    log.configure(replace(COMPACTED, segment_bytes=2000))  # several segments become one
+    _compact(node, log)
+
+
+def _expire_aborted(node: Node, log: PartitionLog) -> None:
+    _expire(node, log)
+    _abort_more(node, log)
 
 
 def _delete(node: Node, _log: PartitionLog) -> None:
@@ -289,6 +333,27 @@ CASES = [
         lambda node, log: _transact(node, log) or (node.directory.close() and None),
         has_markers=True,
     ),
+    Case(
+        "aborted transactions, retention",
+        _expire_aborted,
+        lambda offset: False,
+        has_markers=True,
+        has_aborted=True,
+    ),
+    Case(
+        "aborted transactions, a cut in an old segment",
+        _cut_aborted,
+        has_markers=True,
+        has_aborted=True,
+    ),
+    Case(
+        "aborted transactions, compaction",
+        _compact_aborted,
+        lambda offset: False,
+        COMPACTED,
+        has_markers=True,
+        has_aborted=True,
+    ),
     Case("clean stop", lambda node, log: node.directory.close() and None),
     Case(
         "deletion of the partition",
@@ -324,6 +389,8 @@ def _crash_once(case: Case, kind: str, number: int, part: float) -> bool:
     """Crash in the operation with this number; False when the case ended before it."""
     node = Node(number, case.configs, is_nameless=case.is_nameless)
     log = node.prepare()
+    if case.has_aborted:
+        _abort_some(node, log)
     node.disk.plan = _at_change(number, Crash(kind, part))
     crashed = False
     try:
@@ -361,6 +428,7 @@ def _check(node: Node, case: Case, where: str) -> None:
     for offset in filter(case.safe, range(RECORDS)):
         assert found.get(offset) == b"v%d" % offset, f"{where}: {offset} is {found.get(offset)!r}"
     assert last_stable_offset(log) == stable_by_batches(log), where
+    check_aborted(log, random.Random(where), ranges=5)
     if not (case.configs.compacted or case.has_markers):
         assert sorted(found) == list(range(log.start_offset, log.end_offset)), where
     # It goes on: offsets are not given out again below what was safe, producers are known.
@@ -635,3 +703,50 @@ def test_a_watermark_that_a_power_loss_made_untrue_is_lowered_before_more_is_wri
         assert log.damaged is None, f"{seed}: {log.damaged}"
         assert (log.end_offset, log.high_watermark) == (end + 1, end), seed
     assert taken > 10
+
+
+def test_a_start_that_completes_a_compaction_and_loses_power_keeps_what_was_aborted() -> None:
+    numbers = []
+    for number in itertools.count(1):
+        left = _left_by_a_compaction(number)
+        if left is None:
+            break
+        numbers += [number] if left else []
+    assert len(numbers) > 5
+    number = numbers[-1]
+    struck = 0
+    while _crash_in_the_start(number, struck + 1):
+        struck += 1
+    assert struck > 2
+
+
+def _left_by_a_compaction(number: int) -> Node | bool | None:
+    """Lose power in this operation of a compaction; return the node if a start has to complete it,
+    None when the compaction ended before."""
+    node = Node(number, COMPACTED)
+    log = node.prepare()
+    _abort_some(node, log)
+    log.configure(replace(COMPACTED, segment_bytes=2000))
+    node.disk.plan = _at_change(number, Crash("power", number % 2))
+    with suppress(ProcessKilled):
+        _compact(node, log)
+        return None
+    node.disk.plan = None
+    node.boot += 1
+    is_begun = any(name.endswith(".log.swap") for name in node.disk.view().list(log.path))
+    return node if is_begun else False
+
+
+def _crash_in_the_start(number: int, again: int) -> bool:
+    """Lose power in an operation of the start that follows, too; False when it has no such one."""
+    node = _left_by_a_compaction(number)
+    assert isinstance(node, Node)
+    node.disk.plan = _at_change(again, Crash("power", 0.0))
+    with suppress(ProcessKilled):
+        node.open()
+        return False
+    node.disk.plan = None
+    node.boot += 1
+    case = next(case for case in CASES if case.name == "aborted transactions, compaction")
+    _check(node, case, f"power in operation {number}, then in {again} of the start")
+    return True

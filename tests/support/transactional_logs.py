@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from typing import NamedTuple
+
 from tests.support.storage_logs import NOW_MS, batch
 from tidelog.records.batch import TRANSACTIONAL_BIT, Rejected, read_header, seal_batch, walk
 from tidelog.records.builder import Producer
 from tidelog.records.control_records import EndMarker, marker_batch, marker_in
+from tidelog.storage.log.aborted_reading import aborted_between
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
 
@@ -74,3 +78,71 @@ def stable_by_batches(log: PartitionLog) -> int:
             elif header.transactional and not header.control:
                 since.setdefault(header.producer_id, header.base_offset)
     return min([log.high_watermark, *unstable, *since.values()])
+
+
+class Aborted(NamedTuple):
+    """An aborted transaction, as the batches have it."""
+
+    producer_id: int
+    first_offset: int
+    marker: int
+
+
+def aborted_in_batches(log: PartitionLog, *, begin: int | None = None) -> list[Aborted]:
+    """All aborted transactions of which records are left, by their markers."""
+    since: dict[int, int] = {}
+    found = []
+    position = log.start_offset if begin is None else begin
+    while position < log.end_offset:
+        data = log.read(position, 1 << 20)
+        assert not isinstance(data, Rejected), data
+        for at, header in walk(data):
+            position = header.next_offset
+            ended = marker_in(header, data[at : at + header.size])
+            if ended is not None:
+                first = since.pop(header.producer_id, None)
+                if first is not None and not ended.committed:
+                    found.append(Aborted(header.producer_id, first, header.base_offset))
+            elif header.transactional and not header.control and header.record_count:
+                since.setdefault(header.producer_id, header.base_offset)
+    return found
+
+
+def check_aborted(log: PartitionLog, source: random.Random, *, ranges: int = 20) -> int:
+    """Ask for ranges of offsets; the answers are those of the batches. Return how many there were.
+
+    What began below the log's start may be known or not: a reader gets none of its records.
+    Likewise what compaction has taken.
+    """
+    every = aborted_in_batches(log)
+    compacted = log.configs.compacted
+    for number in range(ranges):
+        begin = source.randrange(log.start_offset, log.end_offset + 1) if number else 0
+        limit = source.randrange(begin, log.end_offset + 1) if number else log.end_offset
+        found = aborted_between(log, max(begin, log.start_offset), limit).transactions
+        got = {(one.producer_id, one.last_offset): one.first_offset for one in found}
+        assert len(got) == len(found), found
+        assert [one.last_offset for one in found] == sorted(one.last_offset for one in found)
+        for one in every:
+            if one.first_offset < limit and one.marker >= max(begin, log.start_offset):
+                first = got.pop((one.producer_id, one.marker), None)
+                assert first is not None, f"{one} is missing from {begin} to {limit}: {found}"
+                is_less = first < (one.first_offset if compacted else log.start_offset)
+                assert first == one.first_offset or is_less, (one, first)
+        more = {at: first for at, first in got.items() if first >= log.start_offset}
+        assert compacted or not more, f"{more} from {begin} to {limit} is in no batch"
+    return len(every)
+
+
+def markers_in(log: PartitionLog) -> set[int]:
+    """The offsets of all markers."""
+    found: set[int] = set()
+    position = log.start_offset
+    while position < log.end_offset:
+        data = log.read(position, 1 << 20)
+        assert not isinstance(data, Rejected), data
+        for at, header in walk(data):
+            position = header.next_offset
+            if marker_in(header, data[at : at + header.size]) is not None:
+                found.add(header.base_offset)
+    return found

@@ -22,7 +22,6 @@ from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import applying
-from tidelog.storage.log.aborted import AbortedTransaction, encode_aborted
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
@@ -184,13 +183,18 @@ def test_a_log_with_transactions(tools: ToolRunner, tmp_path: Path) -> None:
 
 
 def test_aborted_transactions_of_a_segment(tools: ToolRunner, tmp_path: Path) -> None:
-    path = tmp_path / f"{0:020}.txnindex"
-    path.write_bytes(
-        encode_aborted([AbortedTransaction(7, 10, 20, 15), AbortedTransaction(8, 15, 30, 31)])
-    )
+    log = new_log(tmp_path, SMALL)
+    send(log, 7, 0)
+    send(log, 8, 0)
+    end(log, 7, committed=False)
+    end(log, 8, committed=False)
+    send(log, 8, 1)
+    end(log, 8)
+    log.close()
+    (path,) = Path(log.path).glob("*.txnindex")
     said = tools.run("kafka-dump-log", "--files", str(path)).check().out
     found = [tuple(map(int, re.findall(r": (-?\d+)", line))) for line in said.splitlines()]
-    assert [numbers for numbers in found if numbers] == [(0, 7, 10, 20, 15), (0, 8, 15, 30, 31)]
+    assert [numbers for numbers in found if numbers] == [(0, 7, 0, 2, 1), (0, 8, 1, 3, 4)]
 
 
 def test_a_wrong_index_is_complained_about(tools: ToolRunner, tmp_path: Path) -> None:

@@ -16,7 +16,15 @@ LOG = ".log"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
 SNAPSHOT = ".snapshot"
-SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX)
+INDEX_SUFFIXES = (INDEX, TIME_INDEX)
+
+ABORTED = ".txnindex"
+ABORTED_CHECK = ".txnindex.crc32c"
+"""Our own: how many entries a ``.txnindex`` has, and their checksum; its format has no room."""
+
+ABORTED_SUFFIXES = (ABORTED, ABORTED_CHECK)
+SEGMENT_SUFFIXES = (LOG, *INDEX_SUFFIXES, *ABORTED_SUFFIXES)
+"""Every file of a segment; all but the first may be missing."""
 
 CLEANED = ".cleaned"
 SWAP = ".swap"

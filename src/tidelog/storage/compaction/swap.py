@@ -18,7 +18,7 @@ of the log's segments comes in between (``LogState.change``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 from tidelog.model.work import Work
@@ -26,13 +26,14 @@ from tidelog.runtime.disk import Directory, Disk
 from tidelog.storage import names
 from tidelog.storage.compaction.cleaner import discard_cleaned
 from tidelog.storage.compaction.plan import CleanedGroup, CompactionResult
+from tidelog.storage.log.aborted_files import write_merged
 from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.expiring import keeping_producers
 from tidelog.storage.log.segment_removal import exchange
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.segment import Segment
 
-_LOG_LAST = (names.INDEX, names.TIME_INDEX, names.LOG)
+_LOG_LAST = (*names.INDEX_SUFFIXES, names.LOG)
 
 
 def applying(log: LogState, result: CompactionResult, now_ms: int) -> Work[str | None]:
@@ -84,10 +85,16 @@ def _swap(
     log: LogState, groups: Sequence[CleanedGroup], directory: Directory, now_ms: int
 ) -> Work[None]:
     disk = log.resources.disk
+    of_groups = [[source.base_offset for source in group.sources] for group in groups]
+    with_aborted = [bases for bases in of_groups if any(map(log.aborted.has, bases))]
 
     def make_ready() -> None:
+        for bases in with_aborted:
+            write_merged(disk, log.path, bases)
+        if with_aborted:
+            directory.sync()  # a start that finds the log takes them as they are, or as none
         for group in groups:
-            _rename(log, group, names.CLEANED, names.SWAP)
+            _rename(disk, _paths(log, group, _LOG_LAST), names.CLEANED, names.SWAP)
         directory.sync()
 
     yield make_ready
@@ -105,21 +112,29 @@ def _swap(
     number = log.dirty.names_changed
     yield directory.sync
     log.dirty.names_synced(number)
-    yield from _settle(log, groups)
+    yield from _settle(log, groups, {bases[0] for bases in with_aborted})
 
 
-def _settle(log: LogState, groups: Sequence[CleanedGroup]) -> Work[None]:
+def _settle(
+    log: LogState, groups: Sequence[CleanedGroup], with_aborted: Collection[int]
+) -> Work[None]:
     """Give the new segments their final names.
 
     If that fails half-way, the files are still found under the names that they have.
+    ``with_aborted``: the first bases of groups that have files of aborted transactions.
     """
+    disk, files = log.resources.disk, log.resources.files
+    having = [group for group in groups if group.sources[0].base_offset in with_aborted]
+    of_aborted = [path for group in having for path in _paths(log, group, names.ABORTED_SUFFIXES)]
+    others = [path for group in groups for path in _paths(log, group, _LOG_LAST)]
+    final = {path + names.SWAP: path for path in (*of_aborted, *others)}
 
     def rename() -> None:
-        for group in groups:
-            _rename(log, group, names.SWAP, "")
+        _rename(disk, of_aborted, names.SWAP, "")
+        if of_aborted:
+            disk.sync_directory(log.path)
+        _rename(disk, others, names.SWAP, "")
 
-    files = log.resources.files
-    final = {path + names.SWAP: path for group in groups for path in _paths(log, group)}
     # A read may open a file at any moment until all have their names: it tries both.
     files.begin_renaming(final)
     yield rename
@@ -155,6 +170,8 @@ def _keeps_producers(log: LogState, result: CompactionResult) -> Work[bool]:
 def _fits(log: LogState, result: CompactionResult) -> bool:
     if log.change is not None or log.is_mirrored or log.generation != result.plan.generation:
         return False
+    if any(one.base_offset in log.aborted.held for group in result.groups for one in group.sources):
+        return False  # their files lack something until the next sync
     # The active segment is in no plan: it grows.
     sizes = {segment.base_offset: segment.size for segment in log.segments[:-1]}
     return all(
@@ -164,15 +181,15 @@ def _fits(log: LogState, result: CompactionResult) -> bool:
     )
 
 
-def _rename(log: LogState, group: CleanedGroup, old: str, new: str) -> None:
-    for path in _paths(log, group):
-        log.resources.disk.rename(path + old, path + new)
+def _rename(disk: Disk, paths: Iterable[str], old: str, new: str) -> None:
+    for path in paths:
+        disk.rename(path + old, path + new)
 
 
-def _paths(log: LogState, group: CleanedGroup) -> list[str]:
-    """Return the final paths of a group's files, in the order in which they get them."""
+def _paths(log: LogState, group: CleanedGroup, suffixes: Sequence[str]) -> list[str]:
+    """Return the final paths of a group's files with these suffixes."""
     base = group.sources[0].base_offset
-    return [f"{log.path}/{names.file_name(base, suffix)}" for suffix in _LOG_LAST]
+    return [f"{log.path}/{names.file_name(base, suffix)}" for suffix in suffixes]
 
 
 def _segment(log: LogState, group: CleanedGroup, created_ms: int, ending: str = "") -> Segment:

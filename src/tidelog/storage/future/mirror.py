@@ -215,7 +215,7 @@ class Mirror:
         copy.sync()
         self.close()
         paths = self._files[step.base_offset][1:]
-        for suffix, path in zip(names.SEGMENT_SUFFIXES[1:], paths, strict=True):
+        for suffix, path in zip(names.INDEX_SUFFIXES, paths, strict=True):
             self.copy_file(path, self._path(step.base_offset, suffix))
         self._copied[step.base_offset] = Copied(step.size, is_closed=True)
 

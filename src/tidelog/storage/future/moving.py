@@ -39,6 +39,7 @@ from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.future.mirror import Mirror, SourceFailed
 from tidelog.storage.future.steps import Copy, Step
 from tidelog.storage.log import changes
+from tidelog.storage.log.aborted_files import bases_in, paths_of
 from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.elsewhere import elsewhere
 from tidelog.storage.log.epoch_writing import epochs_content
@@ -191,6 +192,7 @@ class _Seal:
         self._checksums, self.epochs_crc = encode_checksums(self._epochs, None)
         self._producers = log.producers.copied()
         self._note = log.watermark_note.content
+        self._aborted_of, self._aborted = log.path, tuple(log.aborted.bases)
         active = self._active = log.segments.active
         self._stored = active.index.stored.count, active.time_index.stored.count
 
@@ -223,6 +225,7 @@ class _Seal:
                 mirror.copy_file(path, target, entries * entry_bytes)
             elif disk.exists(target):
                 disk.remove(target)
+        self._copy_aborted()
         for offset in snapshot_offsets(disk, mirror.path):
             disk.remove(snapshot_path(mirror.path, offset))
         files = {
@@ -240,6 +243,15 @@ class _Seal:
             elif disk.exists(f"{mirror.path}/{name}"):
                 disk.remove(f"{mirror.path}/{name}")
         disk.sync_directory(mirror.path)
+
+    def _copy_aborted(self) -> None:
+        # What was synced has them right: nothing is written while the log moves. The rest is in
+        # memory, and goes with the log.
+        mirror = self._mirror
+        for base in bases_in(self._disk.list(mirror.path)).union(self._aborted):
+            pairs = zip(paths_of(self._aborted_of, base), paths_of(mirror.path, base), strict=True)
+            for path, target in pairs:
+                mirror.copy_file(path, target)
 
     def note_again(self, content: bytes) -> None:
         """Write the note of the watermark as it is now: it is exact after a kill."""

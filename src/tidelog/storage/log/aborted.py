@@ -1,8 +1,8 @@
 """The aborted transactions of one segment: their order, their look-up, their file's content.
 
 Owns the content of a ``.txnindex``, which is Kafka's: 34 bytes for each transaction whose marker is
-in the segment, by the markers. Pure. Not what is open: see `transactions`. No log writes the files
-yet: there are no transactions of clients.
+in the segment, by the markers; and its check, which is ours (docs/decisions/0119). Pure. Not what
+is open: see `transactions`. Not the files: see `aborted_files`.
 
 An entry has the last stable offset after its marker, as ``OpenTransactions.end`` returns it. A
 look-up ends at the first entry whose stable offset is at or above the limit of the read: whatever
@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from tidelog.records.batch import Buffer
+from tidelog.records.crc import crc32c
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.log.transactions import EndedTransaction
 
 VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
 ENTRY_BYTES = _ENTRY.size
+
+_CHECK_HEAD = struct.Struct(">hi")
+_CRC = struct.Struct(">I")
 
 
 class AbortedTransaction(NamedTuple):
@@ -32,6 +37,32 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+_MARKER = attrgetter("last_offset")
+
+
+class Entries(Protocol):
+    """Entries of one segment, by their markers."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: int, /) -> AbortedTransaction: ...
+
+
+class PackedAborted:
+    """Entries as their file has them: each one is unpacked when it is asked for."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, content: Buffer) -> None:
+        self._content = content
+
+    def __len__(self) -> int:
+        return len(self._content) // ENTRY_BYTES
+
+    def __getitem__(self, place: int, /) -> AbortedTransaction:
+        return AbortedTransaction(*_ENTRY.unpack_from(self._content, place * ENTRY_BYTES)[1:])
 
 
 class AbortedBelow(NamedTuple):
@@ -50,14 +81,14 @@ def aborted(ended: EndedTransaction) -> AbortedTransaction | None:
     )
 
 
-def aborted_in(transactions: Sequence[AbortedTransaction], offset: int, limit: int) -> AbortedBelow:
+def aborted_in(transactions: Entries, offset: int, limit: int) -> AbortedBelow:
     """Return those with records or a marker from ``offset`` up to (not including) ``limit``.
 
     ``transactions``: of one segment, by their markers. Grows with the result, and with those that
     end after the limit while one is open that began below it.
     """
     overlapping = []
-    first = bisect_left(transactions, offset, key=attrgetter("last_offset"))
+    first = bisect_left(transactions, offset, key=_MARKER)
     for place in range(first, len(transactions)):
         transaction = transactions[place]
         if transaction.first_offset < limit:
@@ -65,6 +96,29 @@ def aborted_in(transactions: Sequence[AbortedTransaction], offset: int, limit: i
         if transaction.last_stable_offset >= limit:
             return AbortedBelow(overlapping, is_complete=True)
     return AbortedBelow(overlapping, is_complete=False)
+
+
+def bytes_below(content: Buffer, offset: int) -> int:
+    """Return how many bytes of entries have their markers below ``offset``."""
+    return bisect_left(PackedAborted(content), offset, key=_MARKER) * ENTRY_BYTES
+
+
+def encode_check(content: Buffer) -> bytes:
+    """Return the check of a file with these entries."""
+    head = _CHECK_HEAD.pack(VERSION, len(content) // ENTRY_BYTES)
+    return head + _CRC.pack(crc32c(content, crc32c(head)))
+
+
+def checked_entries(content: bytes | None, check: bytes | None) -> bytes | None:
+    """Return the entries that the check of a file proves; None when it proves none, or either is
+    missing (None). Entries after those were added later, and their check was not written."""
+    if content is None or check is None or len(check) != _CHECK_HEAD.size + _CRC.size:
+        return None
+    version, count = _CHECK_HEAD.unpack_from(check)
+    entries = content[: count * ENTRY_BYTES] if count >= 0 else b""
+    if version != VERSION or len(entries) != count * ENTRY_BYTES:
+        return None
+    return entries if encode_check(entries) == check else None
 
 
 def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:

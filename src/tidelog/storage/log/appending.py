@@ -296,7 +296,8 @@ def _roll_if_due(
 ) -> Rejected | None:
     active, configs, jitter_ms = log.segments.active, log.configs, log.jitter_ms
     try:
-        if must_roll(active, configs, size, newest, last_offset, jitter_ms, now_ms):
+        is_due = must_roll(active, configs, size, newest, last_offset, jitter_ms, now_ms)
+        if is_due or log.aborted.fills(active.base_offset):
             if not log.waits_to_roll:
                 return roll(log, now_ms)
             if not (grow and may_outgrow(active, configs, size, last_offset)):

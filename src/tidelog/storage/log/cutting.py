@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from tidelog.model.work import Work
 from tidelog.records.batch import Rejected
 from tidelog.runtime.disk import File
+from tidelog.storage.log.aborted_recovery import entries_below
 from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.epoch_writing import epochs_written, pending_epochs
@@ -118,6 +119,10 @@ def _truncate(log: LogState, offset: int, now_ms: int) -> Work[Rejected | None]:
     cut.opened = opened
     cut.kept = [*(SegmentApart(segment, check.own) for segment in log.segments[:-1]), check.kept]
     cut.now_ms, cut.committed = now_ms, log.high_watermark
+    if kept.base_offset in log.aborted.held:
+        log.aborted.cut(kept.base_offset, check.end)
+    else:
+        cut.reads_aborted = log.aborted.has(kept.base_offset)
     return (yield from _carry_out(log, cut, now_ms))
 
 
@@ -159,6 +164,8 @@ def _carry_out(log: LogState, cut: _Cut, now_ms: int) -> Work[Rejected | None]:
     if quiet:
         # Its last sync came after all of its own changes, and there were no others.
         log.dirty.names_synced(log.dirty.names_changed)
+    if cut.aborted is not None:
+        log.aborted.hold(log.segments.active.base_offset, cut.aborted)
     former = log.replace_producers(cut.producers)
     log.producers.forgotten += former.forgotten
     while former.discard():
@@ -270,6 +277,9 @@ class _Cut:
         self.committed = 0
         self.removed: list[str] = []
         self.producers = ProducerState()
+        self.reads_aborted = False
+        """Whether the last segment's aborted transactions are in its files only."""
+        self.aborted: bytes | None = None
         self._disk = log.resources.disk
         self._directory = log.path
         self._above = above
@@ -298,5 +308,7 @@ class _Cut:
                     self.now_ms,
                     high_watermark=self.committed,
                 )
+                if self.reads_aborted:
+                    self.aborted = entries_below(self._disk, self._directory, self.kept, end)
             finally:
                 own.files.close()

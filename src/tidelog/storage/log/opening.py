@@ -18,6 +18,7 @@ from tidelog.storage.checkpoints import (
     KeptConfigs,
     PartitionMetadata,
 )
+from tidelog.storage.log.aborted_recovery import find_aborted
 from tidelog.storage.log.checking import CheckedBatches, Checks
 from tidelog.storage.log.epoch_recovery import find_epochs
 from tidelog.storage.log.fence_recovery import find_fences
@@ -160,7 +161,8 @@ def _after_damage(ending: Ending, note: bytes) -> Ending:
 def _find_what_batches_say(
     log: PartitionLog, recovery_point: int, checked: CheckedBatches | None, now_ms: int
 ) -> bool:
-    """Give a log its leader epochs, fences and producers; False when its batches are damaged."""
+    """Give a log its leader epochs, fences, producers and aborted transactions; False when its
+    batches are damaged."""
     try:
         log.epochs, epochs_are_on_disk = find_epochs(log, checked)
         find_fences(log, recovery_point, checked)
@@ -175,6 +177,7 @@ def _find_what_batches_say(
                 high_watermark=log.high_watermark,
             )
         )
+        find_aborted(log, checked)
     except Unsound as error:
         found_damaged(log, f"{log.path}: {error}")
         return False

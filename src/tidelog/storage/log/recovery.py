@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from tidelog.records.batch import HEADER_SIZE
 from tidelog.storage import names
 from tidelog.storage.checkpoints import PartitionMetadata
+from tidelog.storage.log.aborted_files import bases_in
 from tidelog.storage.log.checking import Check, CheckedBatches, Checks
 from tidelog.storage.segments.index_files import open_indexes, read_indexes
 from tidelog.storage.segments.resources import Resources
@@ -77,6 +78,8 @@ class Recovered:
     """Damaged files beside the log that the start could do without, a sentence each."""
     compared: list[str] = field(default_factory=list)
     """Files that the start could not simply believe and compared with the batches, likewise."""
+    aborted: set[int] = field(default_factory=set)
+    """The segments that have a file of aborted transactions, or the check of one."""
 
 
 def recover(
@@ -85,7 +88,9 @@ def recover(
     """Return the sound segments of a directory in order; none when it has no log file yet."""
     _tidy(resources, directory)
     recovered = Recovered()
-    recovered.segments = _segments(resources, directory)
+    listed = resources.disk.list(directory)
+    recovered.segments = _segments(resources, directory, listed)
+    recovered.aborted = bases_in(listed)
     if not recovered.segments:
         return recovered
     segments = recovered.segments
@@ -107,6 +112,8 @@ def _why_too_short(directory: str, end: int, ending: Ending) -> str | None:
         return f"{directory} ends at offset {end}, below the high watermark {ending.high_watermark}"
     return None
 
+
+_ABORTED_DELETED = tuple(suffix + names.DELETED for suffix in names.ABORTED_SUFFIXES)
 
 MISSING_FIRST = "one before it is missing"
 
@@ -131,6 +138,9 @@ def _tidy(resources: Resources, directory: str) -> None:
     """Finish or undo the work on files that an earlier process had begun."""
     disk = resources.disk
     listed = disk.list(directory)
+    if any(name.endswith(_ABORTED_DELETED) for name in listed):
+        _doubt_aborted(resources, directory)
+        listed = disk.list(directory)
     for name in listed:
         is_draft = name.endswith((names.DELETED, names.CLEANED, names.TEMPORARY))
         if is_draft and names.is_of_partition(name):
@@ -146,11 +156,30 @@ def _tidy(resources: Resources, directory: str) -> None:
         if name.endswith(names.SWAP):
             disk.remove(f"{directory}/{name}")
     present = set(disk.list(directory))
-    for suffix in (names.INDEX, names.TIME_INDEX):
+    for suffix in names.SEGMENT_SUFFIXES[1:]:
         for name in sorted(present):
             base = names.offset_of(name, suffix)
             if base is not None and names.file_name(base, names.LOG) not in present:
                 disk.remove(f"{directory}/{name}")
+
+
+def _doubt_aborted(resources: Resources, directory: str) -> None:
+    """Let the batches say what was aborted in a segment without files of that, if one is renamed.
+
+    A power loss may undo the removal of a segment, and not that of these files; without them it
+    would have no aborted transactions. Or they are of a segment that was cut off: one of the two
+    proves nothing.
+    """
+    listed = set(resources.disk.list(directory))
+    for name in sorted(listed):
+        for suffix in names.ABORTED_SUFFIXES:
+            base = names.offset_of(name, suffix + names.DELETED)
+            if base is None or names.file_name(base, names.LOG) not in listed:
+                continue
+            if listed.isdisjoint(names.file_name(base, one) for one in names.ABORTED_SUFFIXES):
+                path = f"{directory}/{names.file_name(base, suffix)}"
+                resources.disk.rename(path + names.DELETED, path)
+                listed.add(names.file_name(base, suffix))
 
 
 def _complete_swap(resources: Resources, directory: str, base: int) -> None:
@@ -168,22 +197,31 @@ def _complete_swap(resources: Resources, directory: str, base: int) -> None:
     for name in sorted(present):
         for suffix in names.SEGMENT_SUFFIXES:
             offset = names.offset_of(name, suffix)
+            is_new = suffix in names.ABORTED_SUFFIXES and offset == base
+            if is_new and names.file_name(base, suffix + names.SWAP) not in present:
+                continue  # it has its final name already, durably before the log
             if offset is not None and base <= offset < end:
                 disk.remove(f"{directory}/{name}")
     # The log last: as long as it is a .swap, the next start does all of this again.
-    for suffix in (names.INDEX, names.TIME_INDEX, names.LOG):
-        swap = names.file_name(base, suffix + names.SWAP)
-        if swap in present:
-            disk.rename(f"{directory}/{swap}", f"{directory}/{names.file_name(base, suffix)}")
-    disk.sync_directory(directory)
+    _rename_swaps(resources, directory, base, names.ABORTED_SUFFIXES)
+    _rename_swaps(resources, directory, base, (*names.INDEX_SUFFIXES, names.LOG))
 
 
-def _segments(resources: Resources, directory: str) -> list[Segment]:
+def _rename_swaps(resources: Resources, directory: str, base: int, suffixes: Sequence[str]) -> None:
+    """Give ``.swap`` files of a segment, as far as there are any, their final names, durably."""
+    disk = resources.disk
+    paths = [f"{directory}/{names.file_name(base, suffix)}" for suffix in suffixes]
+    present = [path for path in paths if disk.exists(path + names.SWAP)]
+    for path in present:
+        disk.rename(path + names.SWAP, path)
+    if present:
+        disk.sync_directory(directory)
+
+
+def _segments(resources: Resources, directory: str, listed: Sequence[str]) -> list[Segment]:
     disk = resources.disk
     bases = sorted(
-        base
-        for name in disk.list(directory)
-        if (base := names.offset_of(name, names.LOG)) is not None
+        base for name in listed if (base := names.offset_of(name, names.LOG)) is not None
     )
     segments = []
     for place, base in enumerate(bases):

@@ -91,6 +91,7 @@ def _forget_segment(log: LogState, segment: Segment) -> list[str]:
     log.segments.forget_positions()
     log.resources.kept_reads.forget(log)
     log.resources.indexes.forget(segment)
+    log.aborted.forget(segment.base_offset)
     paths = [segment.path(suffix) for suffix in names.SEGMENT_SUFFIXES]
     for path in paths:
         files.forget(path)
@@ -101,8 +102,12 @@ def _forget_segment(log: LogState, segment: Segment) -> list[str]:
 def exchange(log: LogState, former: Sequence[Segment], fresh: Segment) -> list[str]:
     """Replace some neighbouring segments by one whose files exist; return the paths of their
     files. Readers find the new one."""
+    had_aborted = any(log.aborted.has(segment.base_offset) for segment in former)
     log.segments.exchange(former, fresh)
-    return [path for segment in former for path in _forget_segment(log, segment)]
+    paths = [path for segment in former for path in _forget_segment(log, segment)]
+    if had_aborted:
+        log.aborted.note(fresh.base_offset)
+    return paths
 
 
 def taken_out(log: LogState, removal: SegmentRemoval, now_ms: int) -> None:

@@ -297,9 +297,9 @@ def load_producers(
         # Durable at once: what they describe is not in the log. If a power loss brought one back
         # when the log is as long again, a batch would be taken for a duplicate of what is lost.
         disk.sync_directory(directory)
-    state, start = _newest_snapshot(disk, directory, segments, offsets, end_offset)
+    state, start = newest_snapshot(disk, directory, segments, offsets, end_offset)
     if start > high_watermark and any(map(_had_marker, state.entries.values())):
-        older, begin = _newest_snapshot(disk, directory, segments, offsets, high_watermark)
+        older, begin = newest_snapshot(disk, directory, segments, offsets, high_watermark)
         _note_from(older, segments, begin, start, now_ms, None)
         older.transactions.first_unstable(high_watermark)
         state.transactions.precede(older.transactions.ended)
@@ -311,7 +311,7 @@ def _had_marker(entry: ProducerEntry) -> bool:
     return entry.coordinator_epoch != NONE
 
 
-def _newest_snapshot(
+def newest_snapshot(
     disk: Disk,
     directory: str,
     segments: Sequence[Segment],

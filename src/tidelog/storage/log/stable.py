@@ -5,8 +5,10 @@ Owns both. Not the rule of the offset: see `transactions`. Not what is open: see
 
 from __future__ import annotations
 
+from tidelog.storage.log.aborted import aborted
 from tidelog.storage.log.state import LogState
 from tidelog.storage.log.transactions import EndedTransaction, last_stable
+from tidelog.storage.segments.segment import NO_ROOM
 
 
 def last_stable_offset(log: LogState) -> int:
@@ -21,7 +23,13 @@ def last_stable_offset(log: LogState) -> int:
     )
 
 
-def transaction_ended(log: LogState, _ended: EndedTransaction) -> None:
-    """Account for a marker that was appended."""
+def transaction_ended(log: LogState, ended: EndedTransaction) -> None:
+    """Account for a marker that was appended to the active segment."""
+    entry = aborted(ended)
+    if entry is not None:
+        active = log.segments.active
+        log.aborted.add(active.base_offset, entry)
+        if log.aborted.fills(active.base_offset):
+            active.room = NO_ROOM
     # What ended before and is committed is forgotten, whether or not a reader asks.
     last_stable_offset(log)

@@ -14,6 +14,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import MAX_INT64
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.log.aborted_files import AbortedFiles
 from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.dirty_files import DirtyFiles
 from tidelog.storage.log.epoch_file import EpochFile, FenceFile
@@ -38,6 +39,7 @@ class LogState:
     """One replica's log in memory. Its offsets go from ``start_offset`` to ``end_offset``."""
 
     __slots__ = (
+        "aborted",
         "adopted",
         "change",
         "closed",
@@ -112,6 +114,7 @@ class LogState:
         """Of every resize that this replica knows, those below its start included."""
         self.producers = ProducerState()
         self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
+        self.aborted = AbortedFiles()
         self.metadata = recovered.metadata
         self.adopted: PartitionMetadata | None = None
         """What ``adopt_metadata`` has written, until it is durable."""
@@ -207,6 +210,7 @@ class LogState:
         self.first_dirty_offset = log.first_dirty_offset
         self.generation, self.lowered = log.generation, log.lowered
         self.epochs, self.producers = log.epochs, log.producers
+        self.aborted = log.aborted.elsewhere()
         self.producer_expiration_ms = log.producer_expiration_ms
         self.snapshot_size, self.last_sync_ms = log.snapshot_size, log.last_sync_ms
         self.watermark_note = log.watermark_note.elsewhere(self.resources, self.path)

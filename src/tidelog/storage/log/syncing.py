@@ -13,6 +13,7 @@ from itertools import islice
 
 from tidelog.runtime.disk import Directory, File
 from tidelog.storage import names
+from tidelog.storage.log.aborted_writing import write_missing_aborted
 from tidelog.storage.log.changes import HOLDS_SYNCS, LogChange
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.epoch_writing import write_missing_epochs, write_missing_fences
@@ -158,6 +159,8 @@ def _take_unsynced(log: LogState, closed_only: bool, most: int) -> PendingSync |
     # Once the recovery point is above an epoch's first batch, only its file has the epoch.
     write_missing_fences(log)
     write_missing_epochs(log)
+    # Nor is a marker read again below it.
+    write_missing_aborted(log)
     synced = log.synced_end_offset
     grown = log.segments.active.size - log.snapshot_size
     if not closed_only and not log.failed:

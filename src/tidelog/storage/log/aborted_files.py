@@ -1,0 +1,158 @@
+"""The aborted transactions of one log: which segments have some, and what their files lack.
+
+Owns both, and the two files of a segment (docs/decisions/0119): its ``.txnindex``, and the check of
+that. Not when they are written: see `aborted_writing`. Not their bytes: see `aborted`.
+
+| the segment has               | aborted transactions with markers below the recovery point |
+|-------------------------------|------------------------------------------------------------|
+| neither file                  | none                                                       |
+| both, and the check fits      | what the file says                                         |
+| one, or a check that is wrong | what the batches say: the file is written again            |
+
+What a segment has at or above the recovery point is known from batches, and kept in memory until it
+is written. So the active segment's stays in memory, 34 bytes for each transaction.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tidelog.runtime.disk import Disk
+from tidelog.storage import names
+from tidelog.storage.log.aborted import (
+    ENTRY_BYTES,
+    AbortedTransaction,
+    bytes_below,
+    checked_entries,
+    encode_aborted,
+    encode_check,
+)
+from tidelog.storage.log.whole_files import write_whole
+
+MOST_OF_SEGMENT = 1_000_000
+"""A segment is closed when so many transactions were aborted in it: 34 MB."""
+
+FROM_ITS_BEGINNING = -1
+
+
+@dataclass(slots=True)
+class HeldEntries:
+    """The entries of one segment that are in memory."""
+
+    entries: bytearray
+    written: int
+    """So many bytes are in the file; or ``FROM_ITS_BEGINNING``: it has others, or is missing."""
+
+
+class AbortedFiles:
+    """The aborted transactions of one log, by the base offsets of their segments."""
+
+    __slots__ = ("bases", "held")
+
+    def __init__(self) -> None:
+        self.bases: list[int] = []
+        """Rising: the segments that may have some. Of all others it is known that they have
+        none."""
+        self.held: dict[int, HeldEntries] = {}
+        """Of the active segment, and of those whose files lack something."""
+
+    def begin_with(self, bases: Iterable[int]) -> None:
+        """These segments have files."""
+        self.bases = sorted(bases)
+
+    def has(self, base: int) -> bool:
+        """Whether a segment may have aborted transactions."""
+        place = bisect_left(self.bases, base)
+        return place < len(self.bases) and self.bases[place] == base
+
+    def since(self, base: int) -> list[int]:
+        """Return the segments from one on that may have some."""
+        return self.bases[bisect_left(self.bases, base) :]
+
+    def note(self, base: int) -> None:
+        """A segment has files."""
+        if not self.has(base):
+            insort(self.bases, base)
+
+    def add(self, base: int, entry: AbortedTransaction) -> None:
+        """A marker in a segment, after all others of it, has aborted a transaction."""
+        held = self.held.get(base)
+        if held is None:
+            self.note(base)
+            held = self.held[base] = HeldEntries(bytearray(), FROM_ITS_BEGINNING)
+        held.entries += encode_aborted([entry])
+
+    def fills(self, base: int) -> bool:
+        """Whether a segment has as many as it takes."""
+        held = self.held.get(base)
+        return held is not None and len(held.entries) >= MOST_OF_SEGMENT * ENTRY_BYTES
+
+    def hold(self, base: int, entries: bytes, *, are_written: bool = False) -> None:
+        """Keep the entries of a segment in memory; unless they ``are_written``, its file is to be
+        written."""
+        self.note(base)
+        written = len(entries) if are_written else FROM_ITS_BEGINNING
+        self.held[base] = HeldEntries(bytearray(entries), written)
+
+    def cut(self, base: int, end: int) -> None:
+        """Drop the entries of markers from ``end`` on of a segment that is held."""
+        held = self.held[base]
+        self.hold(base, bytes(held.entries[: bytes_below(held.entries, end)]))
+
+    def forget(self, base: int) -> None:
+        """A segment is gone, and its files with it."""
+        if self.has(base):
+            self.bases.remove(base)
+            self.held.pop(base, None)
+
+    def elsewhere(self) -> AbortedFiles:
+        """Return the same of a log whose files were copied: what is held is written again."""
+        moved = AbortedFiles()
+        moved.begin_with(self.bases)
+        for base, held in self.held.items():
+            moved.hold(base, bytes(held.entries))
+        return moved
+
+
+def paths_of(directory: str, base: int) -> tuple[str, str]:
+    """Return the paths of a segment's file and of its check."""
+    file, check = names.ABORTED_SUFFIXES
+    stem = f"{directory}/{names.file_name(base, '')}"
+    return stem + file, stem + check
+
+
+def bases_in(listed: Iterable[str]) -> set[int]:
+    """Return the segments of which a directory has a file or a check."""
+    return {
+        base
+        for name in listed
+        for suffix in names.ABORTED_SUFFIXES
+        if (base := names.offset_of(name, suffix)) is not None
+    }
+
+
+def read_entries(disk: Disk, directory: str, base: int) -> tuple[bytes | None, bool]:
+    """Return the entries that a segment's check proves, None when it proves none; and whether the
+    file has these only. Blocks. OSError of the reads."""
+    content, check = (
+        disk.read(path) if disk.exists(path) else None for path in paths_of(directory, base)
+    )
+    entries = checked_entries(content, check)
+    return entries, entries is not None and content is not None and len(entries) == len(content)
+
+
+def write_merged(disk: Disk, directory: str, bases: Sequence[int]) -> None:
+    """Write what neighbouring segments have as the ``.swap`` files of the first one, durably but
+    for their names. Blocks. What is not proved stays so: then there is no right check."""
+    merged, is_proved = b"", True
+    for base in bases:
+        if any(disk.exists(path) for path in paths_of(directory, base)):
+            entries, _ = read_entries(disk, directory, base)
+            is_proved = is_proved and entries is not None
+            merged += entries or b""
+    file, check = paths_of(directory, bases[0])
+    write_whole(disk, file + names.SWAP, merged, synced=True)
+    checked = encode_check(merged) if is_proved else b""
+    write_whole(disk, check + names.SWAP, checked, synced=True)

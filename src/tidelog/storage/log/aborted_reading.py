@@ -1,0 +1,93 @@
+"""The look-up of aborted transactions in a range of one log's offsets, across its segments.
+
+Owns the look-up and its limit (KIP-98). Not which range a reader gets: that ends at the last stable
+offset (`stable`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog.storage import names
+from tidelog.storage.log.aborted import (
+    AbortedTransaction,
+    Entries,
+    PackedAborted,
+    aborted_in,
+    checked_entries,
+    encode_aborted,
+)
+from tidelog.storage.log.aborted_recovery import aborted_by_batches
+from tidelog.storage.log.changes import LogChange
+from tidelog.storage.log.state import LogState
+from tidelog.storage.segments.segment import Segment
+
+MOST_OF_READ = 10_000
+"""Aborted transactions that one look-up returns, unless more of them cover its first offset."""
+
+
+class AbortedRange(NamedTuple):
+    """The aborted transactions with records or a marker from the offset that was asked for up to
+    (not including) ``end``, by their markers."""
+
+    transactions: list[AbortedTransaction]
+    end: int
+
+
+def aborted_between(
+    log: LogState, offset: int, limit: int, most: int = MOST_OF_READ
+) -> AbortedRange:
+    """Return the aborted transactions of offsets from ``offset`` up to (not including) ``limit``.
+
+    With more than ``most`` the range ends earlier, but never at ``offset``: all that cover that one
+    are returned. Blocks for one small read of each closed segment that has aborted transactions, up
+    to the first that has none of the range; where a file is wrong, for the headers of its segment.
+    OSError, Unsound.
+    """
+    overlapping: list[AbortedTransaction] = []
+    if log.aborted.bases:
+        first = log.segments[log.segments.segment_at(offset)].base_offset
+        for base in log.aborted.since(first):
+            some, is_complete = aborted_in(_entries_of(log, base), offset, limit)
+            overlapping += some
+            if is_complete:
+                break
+    return _limited(overlapping, offset, limit, most)
+
+
+def _limited(
+    overlapping: list[AbortedTransaction], offset: int, limit: int, most: int
+) -> AbortedRange:
+    if len(overlapping) <= most:
+        return AbortedRange(overlapping, limit)
+    firsts = sorted(one.first_offset for one in overlapping)
+    end = next((first for first in firsts[most:] if first > offset), limit)
+    return AbortedRange([one for one in overlapping if one.first_offset < end], end)
+
+
+def _entries_of(log: LogState, base: int) -> Entries:
+    held = log.aborted.held.get(base)
+    if held is not None:
+        return PackedAborted(held.entries)
+    segment = log.segments[log.segments.segment_at(base)]
+    content, check = (_read(log, segment.path(suffix)) for suffix in names.ABORTED_SUFFIXES)
+    entries = checked_entries(content, check)
+    return _from_batches(log, segment) if entries is None else PackedAborted(entries)
+
+
+def _read(log: LogState, path: str) -> bytes | None:
+    try:
+        file = log.resources.files.get(path)
+        return file.read_at(0, file.size())
+    except FileNotFoundError:
+        return None
+
+
+def _from_batches(log: LogState, segment: Segment) -> Entries:
+    begin, end = segment.base_offset, segment.next_offset
+    transactions = aborted_by_batches(log.resources.disk, log.path, log.segments, begin, end)
+    if log.change is not LogChange.SWAP:
+        # The next sync writes the file again: not while a thread gives it another name.
+        log.aborted.hold(begin, encode_aborted(transactions))
+        log.resources.asks_for_sync(log.partition)
+    return transactions
