@@ -243,7 +243,7 @@ class Supervisor:
         words = [
             f"ready workers={len(children)}",
             f"nodes={','.join(str(child.member.node_id) for child in children)}",
-            f"bootstrap={','.join(f'{place[0]}:{place[1]}' for place in places if place)}",
+            f"bootstrap={','.join(joined(*place) for place in places if place)}",
         ]
         if self._endpoint is not None and self._whole.metrics_address is not None:
             host, _ = self._whole.metrics_address

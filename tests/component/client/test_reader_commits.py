@@ -184,6 +184,52 @@ def test_one_automatic_commit_is_in_flight_at_a_time() -> None:
     asyncio.run(main())
 
 
+def test_an_automatic_commit_precedes_what_is_asked_for_in_the_same_turn_of_the_loop() -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        commits.aside({WHERE: 5})
+        more = await begun(commits.exactly({WHERE: Position(6, -1)}))
+        assert member.sent == [5]
+        member.answers[0].set_result(None)
+        await turns()
+        member.answers[1].set_result(None)
+        await more
+        assert member.sent == [5, 6]
+        assert commits.committed == {WHERE: 6}
+
+    asyncio.run(main())
+
+
+def test_commits_that_wait_keep_their_order_and_a_cancelled_one_is_not_begun() -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        first = await begun(commits.up_to({WHERE: 5}))
+        second = await begun(commits.up_to({WHERE: 6}))
+        third = await begun(commits.up_to({WHERE: 7}))
+        second.cancel()
+        await turns()
+        assert member.sent == [5], "the one that waits is cancelled, and the next one waits on"
+        settled = await begun(commits.settle())
+        commits.begin({WHERE: 8})
+        member.answers[0].set_result(None)
+        await first
+        await turns()
+        assert member.sent == [5, 7]
+        assert not settled.done()
+        member.answers[1].set_result(None)
+        await third
+        await settled
+        await turns()
+        assert member.sent == [5, 7, 8]
+        member.answers[2].set_result(None)
+        await turns()
+        assert not commits.tasks()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("code", sorted(COMMIT_LOST))
 def test_a_commit_of_an_ended_generation_is_dropped_and_not_noted(code: ErrorCode) -> None:
     async def main() -> None:

@@ -246,9 +246,9 @@ class GroupReader:
         until its session expires.
         """
         self._closed = True
-        tasks = [self._joining, self.lookup.task, *self.commits.tasks()]
         try:
             await self.gating.stop()
+            tasks = [self._joining, self.lookup.task, *self.commits.tasks()]
             await call_off(task for task in tasks if task is not None)
         finally:
             try:

@@ -52,12 +52,9 @@ class Commits:
         self._reset_to: dict[TopicPartition, int] = {}
         """Where resets went on, until the application is done with more than that."""
         self.auto_ms = auto_ms
-        self._running: asyncio.Task[None] | None = None
-        self._background: set[asyncio.Task[None]] = set()
-        """Automatic commits that nothing waits for: in flight, or after the one in flight."""
-        self._turn = asyncio.Lock()
-        """Held by the commit in flight. First come, first served: a commit that was asked for
-        later has later positions."""
+        self.running: asyncio.Task[None] | None = None
+        """The commit that was asked for last: it is in flight, waits for those before, or ended."""
+        self._queued: set[asyncio.Task[None]] = set()
         self._member = member
         self._epoch_before = epoch_before
         self._former = former
@@ -74,15 +71,13 @@ class Commits:
 
     def aside(self, positions: Offsets) -> None:
         """Commit processed positions in the background of ``poll``, unless one is in flight."""
-        if not self.tasks():
+        if self.running is None or self.running.done():
             self.note()
             self.begin(positions)
 
     def begin(self, positions: Offsets) -> None:
         """Commit automatically in the background, before all that is asked for from now on."""
-        task = asyncio.get_running_loop().create_task(self.attempt(positions))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._queue(partial(self._tried, positions))
 
     async def attempt(self, positions: Offsets) -> None:
         """Commit automatically: a failure is logged, and the next commit includes the positions."""
@@ -110,30 +105,41 @@ class Commits:
         await self._alone(partial(self.moved, positions))
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Return what is in flight, and the automatic commits that follow it."""
-        running = self._running
-        return [*self._background, *([] if running is None or running.done() else [running])]
+        """Return what is in flight, and all that waits for it."""
+        return list(self._queued)
 
     async def settle(self) -> None:
-        """Wait for these tasks: an older commit must not be applied after a newer one."""
-        while tasks := self.tasks():
-            await asyncio.wait(tasks)
+        """Wait for what was asked for: an older commit must not be applied after a newer one."""
+        if self.running is not None and not self.running.done():
+            await asyncio.wait([self.running])
+
+    def _queue(self, work: Callable[[], Coroutine[None, None, None]]) -> asyncio.Task[None]:
+        """Do this when all that was asked for before has ended: one commit is in flight."""
+        own = asyncio.get_running_loop().create_task(_after(self.running, work))
+        self.running = own
+        self._queued.add(own)
+        own.add_done_callback(self._queued.discard)
+        own.add_done_callback(retrieve_error)
+        return own
 
     async def _alone(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Do this when no other commit is in flight, in the order of the calls.
+        """Do this in its turn, and wait for it.
 
-        It goes on when its caller is cancelled: its request may be on its way.
+        Once it has begun it goes on when its caller is cancelled: its request may be on its way.
         """
-        await self._turn.acquire()
-        own = asyncio.get_running_loop().create_task(work())
-        own.add_done_callback(self._has_ended)
-        self._running = own
-        await asyncio.wait([own])
-        own.result()
+        is_wanted = True
 
-    def _has_ended(self, task: asyncio.Task[None]) -> None:
-        self._turn.release()
-        retrieve_error(task)
+        async def if_wanted() -> None:
+            if is_wanted:
+                await work()
+
+        own = self._queue(if_wanted)
+        try:
+            await asyncio.wait([own])
+        except asyncio.CancelledError:
+            is_wanted = False
+            raise
+        own.result()
 
     async def exactly(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Commit these positions, changed or not. Raises Refused also for an ended generation."""
@@ -210,3 +216,11 @@ class Commits:
     ) -> None:
         done = {tp: item.offset for tp, item in moved.items() if tp not in but}
         self.committed.update(done)
+
+
+async def _after(
+    before: asyncio.Task[None] | None, work: Callable[[], Coroutine[None, None, None]]
+) -> None:
+    if before is not None and not before.done():
+        await asyncio.wait([before])
+    await work()
