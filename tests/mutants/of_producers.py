@@ -103,6 +103,13 @@ MUTANTS = (
         OF_TRANSACTIONS,
     ),
     Mutant(
+        "a cut that was refused after its claims holds readers back for ever",
+        "src/tidelog/storage/log/cutting.py::_not_begun",
+        "    log.restore_claims(claimed)\n",
+        "",
+        OF_TRANSACTIONS,
+    ),
+    Mutant(
         "a start does not look for markers above the watermark",
         "src/tidelog/storage/log/snapshots.py::load_producers",
         "    if start > high_watermark and any(",

@@ -274,6 +274,51 @@ def test_a_cut_that_did_not_begin_leaves_the_stable_offset_as_it_is(tmp_path: Pa
     assert last_stable_offset(log) == 2
 
 
+@pytest.mark.parametrize(
+    ("work", "opens"),
+    [("truncation", "pin"), ("truncation", "pin_directory"), ("restart", "pin_directory")],
+)
+def test_a_cut_that_was_refused_holds_no_one_back_until_it_is_tried_again(
+    tmp_path: Path, work: str, opens: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lack of descriptors after the claims were lowered, and before anything was cut."""
+    log = new_log(tmp_path, COMPACT)
+    put(log, ("k", "v"))
+    send(log, 7, 0)
+    end(log, 7)
+    log.roll(NOW_MS)
+    put(log, ("k", "w"))
+    log.sync()
+    assert raise_to_end(log) == 4
+    before = cleanable(log, NOW_MS), log.synced_end_offset, log.start_offset
+    refused: list[str] = []
+    files = log.resources.files
+    opened = getattr(files, opens)
+
+    def none_left(path: str) -> object:
+        if opens == "pin" and not path.endswith(".log"):
+            return opened(path)
+        refused.append(path)
+        raise OSError(errno.EMFILE, "a fault of the test", path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, opens, none_left)
+        got = finish(getattr(log, work)(2, NOW_MS))
+    assert isinstance(got, Rejected) and refused and log.failed is None
+    assert (log.high_watermark, last_stable_offset(log)) == (4, 4)
+    assert (cleanable(log, NOW_MS), log.synced_end_offset, log.start_offset) == before
+
+    seen: list[tuple[int, int]] = []
+
+    def look() -> None:
+        seen.append((log.high_watermark, last_stable_offset(log)))
+
+    assert by_threads(getattr(log, work)(2, NOW_MS), look) is None
+    below = {stable for high_watermark, stable in seen if high_watermark < 4}
+    assert below == {0}, "the second one holds readers back as a first one does"
+    assert last_stable_offset(log) == (1 if work == "truncation" else 2)
+
+
 def read_back(path: Path, log: PartitionLog, *, clean: bool = False, committed: int = -1) -> int:
     """Start again after a stop or a kill; return the last stable offset."""
     high_watermark = log.high_watermark if committed < 0 else committed

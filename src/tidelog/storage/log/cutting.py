@@ -13,8 +13,8 @@ begins, and a change of role or a deletion waits. Batches that stay can be read.
 | the last one is cut, epochs and snapshots follow | a thread | the log with or without the cut |
 | the file, then the names are synced; producers are read again | a thread | the log as cut |
 
-Up to the lowered claims a refusal leaves all as it was. After them a failure is final for the
-directory, because memory and files disagree.
+Until memory has the new end a refusal leaves all as it was, but for checkpoints that claim less.
+After that a failure is final for the directory, because memory and files disagree.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidelog.storage.log.producers import ProducerState
 from tidelog.storage.log.segment_removal import SegmentRemoval, take_out, taken_out
 from tidelog.storage.log.service import found_damaged, out_of_service, write_failed
 from tidelog.storage.log.snapshots import load_producers, remove_snapshots
-from tidelog.storage.log.state import LogState
+from tidelog.storage.log.state import Claims, LogState
 from tidelog.storage.log.tail import end_at
 from tidelog.storage.segments.apart import SegmentApart, own_files
 from tidelog.storage.segments.fresh_segments import first_segment, make_files
@@ -101,16 +101,19 @@ def _truncate(log: LogState, offset: int, now_ms: int) -> Work[Rejected | None]:
     check = _Check(kept, offset)
     try:
         yield check.run
-        yield from _lower_claims(log, check.end)
-        opened = _opened_for_cut(log, check.kept)
+        claimed = yield from _lower_claims(log, check.end)
     except OSError as error:
         return write_failed(log, error)
+    try:
+        opened = _opened_for_cut(log, check.kept)
+    except OSError as error:
+        return _not_begun(log, claimed, error)
     try:
         # The newest first: a crash in between leaves a shorter log, never one with a hole.
         removal = take_out(log, log.segments[:place:-1])
     except OSError as error:
         opened.release()
-        return write_failed(log, error)
+        return _not_begun(log, claimed, error)
     check.kept.hand_over(kept)
     # Before the files change: a reader that comes meanwhile finds no batch that is about to go.
     _end_at(log, kept, check.end, uncut_end=check.end)
@@ -129,10 +132,13 @@ def _truncate(log: LogState, offset: int, now_ms: int) -> Work[Rejected | None]:
 def _restart(log: LogState, offset: int, now_ms: int) -> Work[Rejected | None]:
     try:
         # A crash may leave any of the segments: all of them hold the log's start.
-        yield from _lower_claims(log, min(offset, log.start_offset))
-        removal = take_out(log, log.segments[::-1])
+        claimed = yield from _lower_claims(log, min(offset, log.start_offset))
     except OSError as error:
         return write_failed(log, error)
+    try:
+        removal = take_out(log, log.segments[::-1])
+    except OSError as error:
+        return _not_begun(log, claimed, error)
     fresh = first_segment(log.resources, log.path, now_ms, offset)
     log.segments.begin_with(fresh)
     log.epochs.clear()
@@ -173,9 +179,9 @@ def _carry_out(log: LogState, cut: _Cut, now_ms: int) -> Work[Rejected | None]:
     return out_of_service(log) if log.failed else None
 
 
-def _lower_claims(log: LogState, offset: int) -> Work[None]:
+def _lower_claims(log: LogState, offset: int) -> Work[Claims]:
     """Lower the checkpoints before a cut: otherwise the next start takes the cut for damage, or
-    drops a log that ends below its checkpointed start.
+    drops a log that ends below its checkpointed start. Return what was claimed.
 
     An OSError leaves memory as it was: nothing is cut then, and all stays readable.
     """
@@ -191,6 +197,14 @@ def _lower_claims(log: LogState, offset: int) -> Work[None]:
         raise
     # A compaction that was planned before the cut no longer fits (``swap``).
     log.generation += 1
+    return former
+
+
+def _not_begun(log: LogState, claimed: Claims, error: OSError) -> Rejected:
+    """Refuse a cut of which only the claims were lowered: memory claims again what the files have,
+    so readers and the cleaner are not held back, and the next cut finds the same."""
+    log.restore_claims(claimed)
+    return write_failed(log, error)
 
 
 def _opened_for_cut(log: LogState, kept: SegmentApart) -> _Opened:
