@@ -86,6 +86,13 @@ MUTANTS = (
         "tests/unit/controller/test_wrong_pairs.py",
     ),
     Mutant(
+        "31: an active controller takes over the controller epoch of a repaired state",
+        f"{DECISIONS}/agreement.py::contradicted_of",
+        "raises=False",
+        "raises=True",
+        "tests/unit/controller/test_agreement.py",
+    ),
+    Mutant(
         "31: an older record of a topic is believed",
         f"{DECISIONS}/agreement.py::_histories",
         "            if epoch > history.resize_epoch:\n",

@@ -115,6 +115,30 @@ def test_no_epoch_is_given_twice_by_a_counter_that_went_back() -> None:
     assert "far above /partition_epoch" in str(cluster.damaged[layout.partition(*T0)])
 
 
+def test_a_repaired_state_gives_an_active_controller_no_epoch_that_it_does_not_own() -> None:
+    """It sent the epoch of a state that was written by hand, and no broker took its requests."""
+    world, path = made(), layout.state(*T0)
+    cluster = read_with(world)
+    take_up(cluster, {path: Node(b"{", 7)}, world.chance, deletes=True)
+    assert path in cluster.damaged
+    own = cluster.controller_epoch
+    by_hand = PartitionState(1, 9, own + 43, [1])
+    nodes = {path: Node(layout.encode(by_hand), 8)}
+    take_up(cluster, nodes, world.chance, deletes=True)
+    assert (cluster.states[T0], cluster.damaged) == (by_hand, {})
+    assert cluster.controller_epoch == own
+    # The next controller begins above it.
+    assert read_with(world, state=by_hand).controller_epoch == own + 43
+    far = PartitionState(1, 10, own + 2_000_000, [1])
+    take_up(cluster, {path: Node(layout.encode(far), 9)}, world.chance, deletes=True)
+    assert "far above /controller_epoch" in str(cluster.damaged[path])
+    assert cluster.controller_epoch == own
+    # The partition epoch is no such name: it goes on above what is written by hand.
+    node = {layout.partition(*T0): Node(layout.encode(PartitionNode(40)), 9)}
+    take_up(cluster, node, world.chance, deletes=True)
+    assert cluster.counters[layout.PARTITION_EPOCH] == 40
+
+
 def test_a_count_that_is_not_that_of_the_partitions_is_counted_again() -> None:
     world = ResizingWorld(2)
     world.ask(4)

@@ -10,8 +10,8 @@ Its content is kept, and counts again once the others agree.
 | member of its ISR that owes no stop, is not assigned | names becomes stale (promise 20) |
 | a deletion, and a topic with its id that is not marked | the deletion is damaged: it would |
 | | delete the replicas of a living topic |
-| an epoch, and the counter that gave it | the counter goes on above it; by more than a |
-| | million, the node of the epoch is damaged |
+| an epoch, and the counter that gave it | the counter goes on above it, that of the |
+| | controller epoch at a load only; by more than a million, the node of the epoch is damaged |
 | a state in a topic that was resized, and no | the partition's node is damaged: its birth and |
 | node of its partition | retirement are not known |
 | a partition's node, and no state of it | the state is damaged: its ISR is not known |
@@ -79,7 +79,9 @@ def contradicted_of(cluster: ClusterState, topics: Collection[str]) -> Iterator[
     for name in topics:
         node = cluster.topics.get(name)
         places = [] if node is None else [TopicPartition(name, x) for x in node.partitions]
-        yield from list(_epochs_of(cluster, places, places))
+        yield from list(_partition_epochs(cluster, places))
+        # This controller goes on in its own epoch, which is the one that the store has.
+        yield from list(_controller_epochs(cluster, places, raises=False))
         yield from _states(cluster, places)
         yield from _older(cluster, places)
     yield from _lost(cluster, topics)
@@ -432,7 +434,8 @@ def _deletions(cluster: ClusterState) -> Iterator[Damaged]:
 def _epochs(cluster: ClusterState) -> Iterator[Damaged]:
     """Yield the nodes far above their counters; the counters go on above all others."""
     counters = cluster.counters
-    yield from _epochs_of(cluster, cluster.partition_nodes, cluster.states)
+    yield from _partition_epochs(cluster, cluster.partition_nodes)
+    yield from _controller_epochs(cluster, cluster.states, raises=True)
     broker_epoch = counters.get(layout.BROKER_EPOCH, 0)
     brokers = (
         (layout.broker(broker), node.broker_epoch, node)
@@ -442,21 +445,30 @@ def _epochs(cluster: ClusterState) -> Iterator[Damaged]:
     yield from _counted(counters, layout.BROKER_EPOCH, brokers)
 
 
-def _epochs_of(
-    cluster: ClusterState, nodes: Iterable[TopicPartition], states: Iterable[TopicPartition]
-) -> Iterator[Damaged]:
-    """Yield the same of these partitions' nodes and states."""
+def _partition_epochs(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator[Damaged]:
+    """Yield the nodes of these partitions that are far above their counter, and raise it."""
     counters = cluster.counters
     partition_epoch = counters.get(layout.PARTITION_EPOCH, 0)
-    controller_epoch = cluster.controller_epoch
-    born = ((tp, cluster.partition_nodes.get(tp)) for tp in nodes)
+    born = ((tp, cluster.partition_nodes.get(tp)) for tp in places)
     above = (
         (layout.partition(*tp), node.partition_epoch, node)
         for tp, node in born
         if node is not None and node.partition_epoch > partition_epoch
     )
     yield from _counted(counters, layout.PARTITION_EPOCH, above)
-    led = ((tp, cluster.states.get(tp)) for tp in states)
+
+
+def _controller_epochs(
+    cluster: ClusterState, places: Iterable[TopicPartition], *, raises: bool
+) -> Iterator[Damaged]:
+    """Yield the states of these partitions that are far above the controller epoch.
+
+    Only an activation raises it: an active controller owns the epoch that it has written, and
+    brokers refuse whichever other one it names.
+    """
+    counters = cluster.counters if raises else dict(cluster.counters)
+    controller_epoch = cluster.controller_epoch
+    led = ((tp, cluster.states.get(tp)) for tp in places)
     newer = (
         (layout.state(*tp), state.controller_epoch, state)
         for tp, state in led
