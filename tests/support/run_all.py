@@ -74,6 +74,20 @@ SEEDS_OF_CLUSTERS = "tests/simulation/test_cluster.py"
 
 PLANTED = "tests/simulation/planted"
 
+CRASHES = tuple(
+    f"tests/simulation/test_{what}.py"
+    for what in (
+        "fence_crashes",
+        "future_crashes",
+        "log",
+        "log_crashes",
+        "log_seeds",
+        "store_faults",
+        "target_crashes",
+    )
+)
+"""A crash or a fault at each call of one log or one store, half of what the simulation takes."""
+
 ROLLS_AND_RESIZES = tuple(
     f"tests/cluster/test_{what}.py"
     for what in (
@@ -118,10 +132,12 @@ PARTS = (
             *SIMULATED_REGRESSIONS,
             f"--ignore={SEEDS_OF_CLUSTERS}",
             f"--ignore={PLANTED}",
+            *(f"--ignore={path}" for path in CRASHES),
         ),
-        75,
+        40,
         2,
     ),
+    Part("crashes", CRASHES, 35, 2),
     Part("planted bugs", (PLANTED,), 55, 2),
     Part(
         "stock clients and tools",
