@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -370,6 +371,36 @@ def test_a_swap_waits_while_a_source_has_entries_that_are_not_written(tmp_path: 
     assert plan is not None
     assert finish(applying(log, compact(QuickDisk(), plan), NOW_MS)) is None
     assert clean(log) is not None
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EMFILE])
+@pytest.mark.parametrize("file", names.ABORTED_SUFFIXES)
+def test_a_compaction_without_room_for_what_was_aborted_is_discarded(
+    tmp_path: Path, fault: int, file: str
+) -> None:
+    disk = FaultyDisk()
+    log = new_log(tmp_path, COMPACT, resources(disk))
+    for number in range(12):
+        put(log, ("k", f"v{number}"), ("l", "x" * 60))
+        send(log, 7, number)
+        end(log, 7, committed=False)
+    log.raise_watermark(log.end_offset)
+    log.sync()
+    before = [segment.base_offset for segment in log.segments]
+    expected = aborted_between(log, 0, log.end_offset)
+    plan = plan_compaction(log, NOW_MS)
+    assert plan is not None
+    result = compact(QuickDisk(), plan)
+    disk.fault, disk.failing = fault, (file + names.CLEANED, file + names.SWAP)
+    assert finish(applying(log, result, NOW_MS)) is None
+    assert log.failed is None, "the log directory stays in service"
+    assert [segment.base_offset for segment in log.segments] == before
+    left = [path.name for path in Path(log.path).iterdir()]
+    assert not [name for name in left if name.endswith((names.CLEANED, names.SWAP))]
+    assert aborted_between(log, 0, log.end_offset) == expected
+    disk.fault = None
+    assert clean(log) is not None
+    assert aborted_between(log, 0, log.end_offset) == expected
 
 
 @pytest.mark.parametrize("seed", range(30))

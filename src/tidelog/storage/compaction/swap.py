@@ -4,6 +4,7 @@ Owns the order of renames, in pieces (``model.work``): a thread waits for the di
 
 | step | where | a crash after it finds |
 |---|---|---|
+| each group's aborted transactions are written as ``.cleaned`` | a thread | all as it was |
 | ``.cleaned`` -> ``.swap``, the log file last; the names are synced | a thread | the new segments |
 | readers use the ``.swap`` files, no longer the old ones | the owner, in turns | the same |
 | the old files -> ``.deleted`` | a thread | the same |
@@ -52,8 +53,14 @@ def applying(log: LogState, result: CompactionResult, now_ms: int) -> Work[str |
 
 def _apply(log: LogState, result: CompactionResult, now_ms: int) -> Work[str | None]:
     files, discard = log.resources.files, partial(discard_cleaned, log.resources.disk, result.plan)
+    of_groups = [[source.base_offset for source in group.sources] for group in result.groups]
+    with_aborted = [bases for bases in of_groups if any(map(log.aborted.has, bases))]
     try:
-        if not (yield from _keeps_producers(log, result)) or log.failed or log.closed:
+        is_ready = yield from _keeps_producers(log, result)
+        if is_ready and with_aborted and not (log.failed or log.closed):
+            # In a step of its own: a full disk leaves all as it was.
+            yield partial(_write_merged, log, with_aborted)
+        if not is_ready or log.failed or log.closed:
             yield discard
             return None
         directory = files.pin_directory(log.path)
@@ -66,7 +73,8 @@ def _apply(log: LogState, result: CompactionResult, now_ms: int) -> Work[str | N
         return None
     try:
         if result.groups:
-            yield from _swap(log, result.groups, directory, now_ms)
+            firsts = {bases[0] for bases in with_aborted}
+            yield from _swap(log, result.groups, directory, now_ms, firsts)
         log.was_cleaned(result.clean_end_offset)
     except OSError as error:
         # The next start completes a half-finished renaming; this process does not.
@@ -81,17 +89,25 @@ def _apply(log: LogState, result: CompactionResult, now_ms: int) -> Work[str | N
     )
 
 
+def _write_merged(log: LogState, with_aborted: Sequence[Sequence[int]]) -> None:
+    for bases in with_aborted:
+        write_merged(log.resources.disk, log.path, bases)
+
+
 def _swap(
-    log: LogState, groups: Sequence[CleanedGroup], directory: Directory, now_ms: int
+    log: LogState,
+    groups: Sequence[CleanedGroup],
+    directory: Directory,
+    now_ms: int,
+    with_aborted: Collection[int],
 ) -> Work[None]:
+    """``with_aborted``: the first bases of groups that have files of aborted transactions."""
     disk = log.resources.disk
-    of_groups = [[source.base_offset for source in group.sources] for group in groups]
-    with_aborted = [bases for bases in of_groups if any(map(log.aborted.has, bases))]
+    of_aborted = _paths_of_aborted(log, groups, with_aborted)
 
     def make_ready() -> None:
-        for bases in with_aborted:
-            write_merged(disk, log.path, bases)
-        if with_aborted:
+        _rename(disk, of_aborted, names.CLEANED, names.SWAP)
+        if of_aborted:
             directory.sync()  # a start that finds the log takes them as they are, or as none
         for group in groups:
             _rename(disk, _paths(log, group, _LOG_LAST), names.CLEANED, names.SWAP)
@@ -112,20 +128,16 @@ def _swap(
     number = log.dirty.names_changed
     yield directory.sync
     log.dirty.names_synced(number)
-    yield from _settle(log, groups, {bases[0] for bases in with_aborted})
+    yield from _settle(log, groups, of_aborted)
 
 
-def _settle(
-    log: LogState, groups: Sequence[CleanedGroup], with_aborted: Collection[int]
-) -> Work[None]:
+def _settle(log: LogState, groups: Sequence[CleanedGroup], of_aborted: Sequence[str]) -> Work[None]:
     """Give the new segments their final names.
 
     If that fails half-way, the files are still found under the names that they have.
-    ``with_aborted``: the first bases of groups that have files of aborted transactions.
+    ``of_aborted``: the final paths of their files of aborted transactions.
     """
     disk, files = log.resources.disk, log.resources.files
-    having = [group for group in groups if group.sources[0].base_offset in with_aborted]
-    of_aborted = [path for group in having for path in _paths(log, group, names.ABORTED_SUFFIXES)]
     others = [path for group in groups for path in _paths(log, group, _LOG_LAST)]
     final = {path + names.SWAP: path for path in (*of_aborted, *others)}
 
@@ -190,6 +202,13 @@ def _paths(log: LogState, group: CleanedGroup, suffixes: Sequence[str]) -> list[
     """Return the final paths of a group's files with these suffixes."""
     base = group.sources[0].base_offset
     return [f"{log.path}/{names.file_name(base, suffix)}" for suffix in suffixes]
+
+
+def _paths_of_aborted(
+    log: LogState, groups: Sequence[CleanedGroup], with_aborted: Collection[int]
+) -> list[str]:
+    having = [group for group in groups if group.sources[0].base_offset in with_aborted]
+    return [path for group in having for path in _paths(log, group, names.ABORTED_SUFFIXES)]
 
 
 def _segment(log: LogState, group: CleanedGroup, created_ms: int, ending: str = "") -> Segment:

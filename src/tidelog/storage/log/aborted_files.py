@@ -144,8 +144,9 @@ def read_entries(disk: Disk, directory: str, base: int) -> tuple[bytes | None, b
 
 
 def write_merged(disk: Disk, directory: str, bases: Sequence[int]) -> None:
-    """Write what neighbouring segments have as the ``.swap`` files of the first one, durably but
-    for their names. Blocks. What is not proved stays so: then there is no right check."""
+    """Write what neighbouring segments have as the ``.cleaned`` files of the first one, durably but
+    for their names. What is not proved stays so: then there is no right check. Blocks. OSError
+    leaves a part."""
     merged, is_proved = b"", True
     for base in bases:
         if any(disk.exists(path) for path in paths_of(directory, base)):
@@ -153,6 +154,6 @@ def write_merged(disk: Disk, directory: str, bases: Sequence[int]) -> None:
             is_proved = is_proved and entries is not None
             merged += entries or b""
     file, check = paths_of(directory, bases[0])
-    write_whole(disk, file + names.SWAP, merged, synced=True)
+    write_whole(disk, file + names.CLEANED, merged, synced=True)
     checked = encode_check(merged) if is_proved else b""
-    write_whole(disk, check + names.SWAP, checked, synced=True)
+    write_whole(disk, check + names.CLEANED, checked, synced=True)
