@@ -6,14 +6,17 @@ import random
 
 import pytest
 
+from tidelog.records.crc import crc32c
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.log.aborted import (
     ENTRY_BYTES,
     AbortedTransaction,
     aborted,
     aborted_in,
+    checked_entries,
     decode_aborted,
     encode_aborted,
+    encode_check,
 )
 from tidelog.storage.log.transactions import EndedTransaction, OpenTransactions
 
@@ -31,6 +34,14 @@ def test_the_file_is_kafkas() -> None:
     )
     assert decode_aborted(content, 0, 31) == BOTH
     assert decode_aborted(b"", 0, 31) == []
+
+
+def test_the_check_hashes_the_entries_first_and_its_head_last() -> None:
+    content = encode_aborted(BOTH)
+    head = b"\0\0" + (2).to_bytes(4, "big")
+    check = encode_check(content)
+    assert check == head + crc32c(content + head).to_bytes(4, "big")
+    assert checked_entries(content, check) == content
 
 
 @pytest.mark.parametrize(

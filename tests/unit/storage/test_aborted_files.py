@@ -34,6 +34,7 @@ from tidelog.storage import names
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import applying
+from tidelog.storage.log import aborted as aborted_module
 from tidelog.storage.log import aborted_files
 from tidelog.storage.log.aborted import (
     ENTRY_BYTES,
@@ -278,6 +279,36 @@ def test_a_full_disk_leaves_the_files_to_the_next_sync(tmp_path: Path) -> None:
     log.sync()
     assert log.synced_end_offset == 2
     assert markers(log, 0) == [1]
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_sync_hashes_its_new_entries_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: bool
+) -> None:
+    log = new_log(tmp_path)
+    for sequence in range(50):
+        send(log, 7, sequence)
+        end(log, 7, committed=False)
+    log.sync()
+    if starts:
+        log = restarted(tmp_path, log)
+    hashed: list[int] = []
+    plain = aborted_module.crc32c
+
+    def count(data: bytes, before: int = 0) -> int:
+        hashed.append(len(data))
+        return plain(data, before)
+
+    monkeypatch.setattr(aborted_module, "crc32c", count)
+    for sequence in range(50, 60):
+        send(log, 7, sequence)
+        end(log, 7, committed=False)
+        hashed.clear()
+        log.sync()
+        assert sum(hashed) <= 2 * ENTRY_BYTES
+    file, check = files_of(log, 0)
+    assert check.read_bytes() == encode_check(file.read_bytes())
+    assert len(markers(log, 0)) == 60
 
 
 def test_a_segment_takes_a_limited_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,10 +103,23 @@ def bytes_below(content: Buffer, offset: int) -> int:
     return bisect_left(PackedAborted(content), offset, key=_MARKER) * ENTRY_BYTES
 
 
+def crc_of_entries(content: Buffer, before: int = 0) -> int:
+    """Return the CRC of entries that follow others, whose CRC is ``before``."""
+    return crc32c(content, before)
+
+
+def check_with(size: int, crc: int) -> bytes:
+    """Return the check of a file of so many bytes of entries, which have this CRC.
+
+    The entries are hashed first, the head last: so a file that grows is not hashed again.
+    """
+    head = _CHECK_HEAD.pack(VERSION, size // ENTRY_BYTES)
+    return head + _CRC.pack(crc32c(head, crc))
+
+
 def encode_check(content: Buffer) -> bytes:
-    """Return the check of a file with these entries."""
-    head = _CHECK_HEAD.pack(VERSION, len(content) // ENTRY_BYTES)
-    return head + _CRC.pack(crc32c(content, crc32c(head)))
+    """Return the check of a file with these entries. Grows with all of them."""
+    return check_with(len(content), crc_of_entries(content))
 
 
 def checked_entries(content: bytes | None, check: bytes | None) -> bytes | None:

@@ -26,13 +26,14 @@ from tidelog.storage.log.aborted import (
     AbortedTransaction,
     bytes_below,
     checked_entries,
+    crc_of_entries,
     encode_aborted,
     encode_check,
 )
 from tidelog.storage.log.whole_files import write_whole
 
-MOST_OF_SEGMENT = 1_000_000
-"""A segment is closed when so many transactions were aborted in it: 34 MB."""
+MOST_OF_SEGMENT = 100_000
+"""A segment is closed when so many transactions were aborted in it: 3.4 MB."""
 
 FROM_ITS_BEGINNING = -1
 
@@ -44,6 +45,8 @@ class HeldEntries:
     entries: bytearray
     written: int
     """So many bytes are in the file; or ``FROM_ITS_BEGINNING``: it has others, or is missing."""
+    crc: int
+    """Of the bytes that are in the file: the next sync hashes only what it adds."""
 
 
 class AbortedFiles:
@@ -81,7 +84,7 @@ class AbortedFiles:
         held = self.held.get(base)
         if held is None:
             self.note(base)
-            held = self.held[base] = HeldEntries(bytearray(), FROM_ITS_BEGINNING)
+            held = self.held[base] = HeldEntries(bytearray(), FROM_ITS_BEGINNING, 0)
         held.entries += encode_aborted([entry])
 
     def fills(self, base: int) -> bool:
@@ -93,8 +96,10 @@ class AbortedFiles:
         """Keep the entries of a segment in memory; unless they ``are_written``, its file is to be
         written."""
         self.note(base)
-        written = len(entries) if are_written else FROM_ITS_BEGINNING
-        self.held[base] = HeldEntries(bytearray(entries), written)
+        written, crc = FROM_ITS_BEGINNING, 0
+        if are_written:
+            written, crc = len(entries), crc_of_entries(entries)
+        self.held[base] = HeldEntries(bytearray(entries), written, crc)
 
     def cut(self, base: int, end: int) -> None:
         """Drop the entries of markers from ``end`` on of a segment that is held."""
