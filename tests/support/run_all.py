@@ -108,7 +108,30 @@ ROLLS_AND_RESIZES = tuple(
         "upgrade_roll",
     )
 )
-"""The longest of the clusters; in one part with the others, they took most of its patience."""
+
+MOVES_AND_LOSSES = tuple(
+    f"tests/cluster/test_{what}.py"
+    for what in (
+        "ack_gap",
+        "bad_disk",
+        "forwarded_requests",
+        "full_store",
+        "log_dirs",
+        "lost_store",
+        "reassign_partitions",
+        "reassignment_clients",
+        "reassignment_disks",
+        "reassignment_settings",
+        "reassignments",
+        "rebalance",
+        "replication_kills",
+        "restored_store",
+        "restored_up",
+        "unclean_elections",
+        "workers",
+    )
+)
+"""Beside the stock clients, in one part, these and the rolls took most of its patience."""
 
 REGRESSIONS = ("tests/regressions/test_broker.py", "tests/regressions/test_controller.py")
 SIMULATED_REGRESSIONS = tuple(
@@ -141,11 +164,15 @@ PARTS = (
     Part("planted bugs", (PLANTED,), 55, 2),
     Part(
         "stock clients and tools",
-        ("tests/cluster", *(f"--ignore={path}" for path in ROLLS_AND_RESIZES)),
-        110,
+        (
+            "tests/cluster",
+            *(f"--ignore={path}" for path in (*ROLLS_AND_RESIZES, *MOVES_AND_LOSSES)),
+        ),
+        70,
         6,
     ),
-    Part("rolls and resizes", ROLLS_AND_RESIZES, 80, 6),
+    Part("moves and losses", MOVES_AND_LOSSES, 60, 6),
+    Part("rolls and resizes", ROLLS_AND_RESIZES, 60, 6),
     Part("kill", ("tests/chaos", "tests/regressions/test_processes.py"), 130, 3),
     Part("spark", ("tests/spark",), 138, 2),
     Part("package", ("tests/package",), 60, 2),
