@@ -43,7 +43,7 @@ MUTANTS = (
     Mutant(
         "a counter stays where it went back to",
         "src/tidelog/controller/decisions/agreement.py::_counted",
-        "            counters[counter] = max(epoch, counters.get(counter, 0))\n",
+        "            counters[counter] = epoch\n",
         "            pass\n",
         "tests/unit/controller/test_agreement.py",
     ),

@@ -38,7 +38,8 @@ None of this holds while the store counts as an older copy: its acceptance write
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -433,29 +434,20 @@ def _deletions(cluster: ClusterState) -> Iterator[Damaged]:
 
 def _epochs(cluster: ClusterState) -> Iterator[Damaged]:
     """Yield the nodes far above their counters; the counters go on above all others."""
-    counters = cluster.counters
     yield from _partition_epochs(cluster, cluster.partition_nodes)
     yield from _controller_epochs(cluster, cluster.states, raises=True)
-    broker_epoch = counters.get(layout.BROKER_EPOCH, 0)
-    brokers = (
-        (layout.broker(broker), node.broker_epoch, node)
-        for broker, node in cluster.brokers.items()
-        if node.broker_epoch > broker_epoch
-    )
-    yield from _counted(counters, layout.BROKER_EPOCH, brokers)
+    brokers = (((broker,), node.broker_epoch, node) for broker, node in cluster.brokers.items())
+    yield from _counted(cluster.counters, layout.BROKER_EPOCH, layout.broker, brokers)
 
 
 def _partition_epochs(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator[Damaged]:
     """Yield the nodes of these partitions that are far above their counter, and raise it."""
-    counters = cluster.counters
-    partition_epoch = counters.get(layout.PARTITION_EPOCH, 0)
-    born = ((tp, cluster.partition_nodes.get(tp)) for tp in places)
-    above = (
-        (layout.partition(*tp), node.partition_epoch, node)
-        for tp, node in born
-        if node is not None and node.partition_epoch > partition_epoch
+    born = (
+        (tp, node.partition_epoch, node)
+        for tp in places
+        if (node := cluster.partition_nodes.get(tp)) is not None
     )
-    yield from _counted(counters, layout.PARTITION_EPOCH, above)
+    yield from _counted(cluster.counters, layout.PARTITION_EPOCH, layout.partition, born)
 
 
 def _controller_epochs(
@@ -466,29 +458,36 @@ def _controller_epochs(
     Only an activation raises it: an active controller owns the epoch that it has written, and
     brokers refuse whichever other one it names.
     """
-    counters = cluster.counters if raises else dict(cluster.counters)
-    controller_epoch = cluster.controller_epoch
-    led = ((tp, cluster.states.get(tp)) for tp in places)
-    newer = (
-        (layout.state(*tp), state.controller_epoch, state)
-        for tp, state in led
-        if state is not None and state.controller_epoch > controller_epoch
+    led = (
+        (tp, state.controller_epoch, state)
+        for tp in places
+        if (state := cluster.states.get(tp)) is not None
     )
-    yield from _counted(counters, layout.CONTROLLER_EPOCH, newer)
+    counters = cluster.counters if raises else dict(cluster.counters)
+    yield from _counted(counters, layout.CONTROLLER_EPOCH, layout.state, led)
 
 
 def _counted(
-    counters: dict[str, int], counter: str, above: Iterable[tuple[str, int, Record]]
+    counters: dict[str, int],
+    counter: str,
+    path_of: Callable[..., str],
+    given: Iterable[tuple[tuple[Any, ...], int, Record]],
 ) -> Iterator[Damaged]:
+    """Yield what is far above the counter of its epochs, which goes on above all others.
+
+    ``given``: the arguments of ``path_of``, the epoch and the node of each.
+    """
     is_missing = counter not in counters
     most = counters.get(counter, 0) + MOST_RAISED
-    for path, epoch, node in above:
+    for place, epoch, node in given:
+        if epoch <= counters.get(counter, 0):
+            continue
         if is_missing:
-            why = f"it is missing, but it gave {path} the epoch {epoch}"
+            why = f"it is missing, but it gave {path_of(*place)} the epoch {epoch}"
             yield Damaged(counter, why)
             return
         if epoch > most:
             why = f"its epoch {epoch} is far above {counter}, {most - MOST_RAISED}"
-            yield Damaged(path, why, node)
+            yield Damaged(path_of(*place), why, node)
         else:
-            counters[counter] = max(epoch, counters.get(counter, 0))
+            counters[counter] = epoch
