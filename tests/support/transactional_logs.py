@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tests.support.storage_logs import NOW_MS, batch
-from tidelog.records.batch import TRANSACTIONAL_BIT, Rejected, read_header, seal_batch, walk
+from tidelog.records.batch import (
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Rejected,
+    read_header,
+    seal_batch,
+    walk,
+)
 from tidelog.records.builder import Producer
 from tidelog.records.control_records import EndMarker, marker_batch, marker_in
 from tidelog.storage.log.aborted_reading import aborted_between
@@ -60,23 +68,29 @@ def end(
     )
 
 
-def stable_by_batches(log: PartitionLog) -> int:
-    """The last stable offset as all batches of a log say that has lost none."""
-    since: dict[int, int] = {}
-    unstable = []
-    position = log.start_offset
+def _batches_from(
+    log: PartitionLog, position: int
+) -> Iterator[tuple[BatchHeader, EndMarker | None]]:
+    """The batches of a log up to its end, and what each says that is a marker."""
     while position < log.end_offset:
         data = log.read(position, 1 << 20)
         assert not isinstance(data, Rejected), data
         for at, header in walk(data):
             position = header.next_offset
-            found = marker_in(header, data[at : at + header.size])
-            if found is not None and header.producer_id in since:
-                first = since.pop(header.producer_id)
-                if header.base_offset >= log.high_watermark:
-                    unstable.append(first)
-            elif header.transactional and not header.control:
-                since.setdefault(header.producer_id, header.base_offset)
+            yield header, marker_in(header, data[at : at + header.size])
+
+
+def stable_by_batches(log: PartitionLog) -> int:
+    """The last stable offset as all batches of a log say that has lost none."""
+    since: dict[int, int] = {}
+    unstable = []
+    for header, found in _batches_from(log, log.start_offset):
+        if found is not None and header.producer_id in since:
+            first = since.pop(header.producer_id)
+            if header.base_offset >= log.high_watermark:
+                unstable.append(first)
+        elif header.transactional and not header.control:
+            since.setdefault(header.producer_id, header.base_offset)
     return min([log.high_watermark, *unstable, *since.values()])
 
 
@@ -92,19 +106,13 @@ def aborted_in_batches(log: PartitionLog, *, begin: int | None = None) -> list[A
     """All aborted transactions of which records are left, by their markers."""
     since: dict[int, int] = {}
     found = []
-    position = log.start_offset if begin is None else begin
-    while position < log.end_offset:
-        data = log.read(position, 1 << 20)
-        assert not isinstance(data, Rejected), data
-        for at, header in walk(data):
-            position = header.next_offset
-            ended = marker_in(header, data[at : at + header.size])
-            if ended is not None:
-                first = since.pop(header.producer_id, None)
-                if first is not None and not ended.committed:
-                    found.append(Aborted(header.producer_id, first, header.base_offset))
-            elif header.transactional and not header.control and header.record_count:
-                since.setdefault(header.producer_id, header.base_offset)
+    for header, ended in _batches_from(log, log.start_offset if begin is None else begin):
+        if ended is not None:
+            first = since.pop(header.producer_id, None)
+            if first is not None and not ended.committed:
+                found.append(Aborted(header.producer_id, first, header.base_offset))
+        elif header.transactional and not header.control and header.record_count:
+            since.setdefault(header.producer_id, header.base_offset)
     return found
 
 

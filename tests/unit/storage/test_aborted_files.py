@@ -388,14 +388,19 @@ def test_compaction_keeps_what_was_aborted(tmp_path: Path, lost: int | None) -> 
     assert aborted_between(again, 0, log.end_offset).transactions == found
 
 
-def test_a_swap_waits_while_a_source_has_entries_that_are_not_written(tmp_path: Path) -> None:
-    log = new_log(tmp_path, COMPACT)
+def cleanable_with_aborted(log: PartitionLog) -> PartitionLog:
+    """The log, with much to clean and transactions that were aborted in between."""
     for number in range(12):
         put(log, ("k", f"v{number}"), ("l", "x" * 60))
         send(log, 7, number)
         end(log, 7, committed=False)
     log.raise_watermark(log.end_offset)
     log.sync()
+    return log
+
+
+def test_a_swap_waits_while_a_source_has_entries_that_are_not_written(tmp_path: Path) -> None:
+    log = cleanable_with_aborted(new_log(tmp_path, COMPACT))
     base = log.aborted.bases[0]
     log.aborted.hold(base, files_of(log, base)[0].read_bytes())
     plan = plan_compaction(log, NOW_MS)
@@ -410,13 +415,7 @@ def test_a_compaction_without_room_for_what_was_aborted_is_discarded(
     tmp_path: Path, fault: int, file: str
 ) -> None:
     disk = FaultyDisk()
-    log = new_log(tmp_path, COMPACT, resources(disk))
-    for number in range(12):
-        put(log, ("k", f"v{number}"), ("l", "x" * 60))
-        send(log, 7, number)
-        end(log, 7, committed=False)
-    log.raise_watermark(log.end_offset)
-    log.sync()
+    log = cleanable_with_aborted(new_log(tmp_path, COMPACT, resources(disk)))
     before = [segment.base_offset for segment in log.segments]
     expected = aborted_between(log, 0, log.end_offset)
     plan = plan_compaction(log, NOW_MS)
