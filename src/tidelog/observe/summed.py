@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from http.client import HTTPException
+from itertools import chain
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -40,19 +41,29 @@ Addresses = Callable[[], Mapping[int, tuple[str, int] | str]]
 """Returns the metrics address of each worker by node id, or what it waits for without one."""
 
 
-def summed(pages: Iterable[str]) -> Iterator[Metric]:
-    """Yield the families of several pages of ``/metrics`` as one, in the order of the first."""
+def families_in(page: str | None) -> list[Metric] | None:
+    """Return the families of a page of ``/metrics``; None for a page that has another format."""
+    try:
+        return None if page is None else list(text_string_to_metric_families(page))
+    except ValueError:
+        return None
+
+
+def summed(workers: Iterable[Iterable[Metric] | None]) -> Iterator[Metric]:
+    """Yield the families of several workers as one, in the order of the first.
+
+    None: of that worker nothing is known.
+    """
     families: dict[str, Metric] = {}
     values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
-    for page in pages:
-        for family in text_string_to_metric_families(page):
-            families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-            sums = values.setdefault(family.name, {})
-            joined = _joined_by(family)
-            for sample in family.samples:
-                key = (sample.name, tuple(sample.labels.items()))
-                former = sums.get(key)
-                sums[key] = sample.value if former is None else joined(former, sample.value)
+    for family in chain.from_iterable(known for known in workers if known is not None):
+        families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+        sums = values.setdefault(family.name, {})
+        joined = _joined_by(family)
+        for sample in family.samples:
+            key = (sample.name, tuple(sample.labels.items()))
+            former = sums.get(key)
+            sums[key] = sample.value if former is None else joined(former, sample.value)
     for name, family in families.items():
         for (sample_name, labels), value in values[name].items():
             family.add_sample(sample_name, dict(labels), value)
@@ -76,24 +87,24 @@ class SummedPages(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Ask all workers; return their sums and which of them responded."""
-        pages = self._pages("/metrics")
+        workers = self._families()
         up = GaugeMetricFamily(
             "tidelog_worker_up", "Whether a worker of this machine responds", labels=["node"]
         )
-        for node, page in pages.items():
-            up.add_metric([str(node)], page is not None)
-        return [up, *summed(page for page in pages.values() if page is not None)]
+        for node, families in workers.items():
+            up.add_metric([str(node)], families is not None)
+        return [up, *summed(workers.values())]
 
     def under_replicated(self) -> int | None:
         """Return how many partitions that the workers lead lack a replica in sync; None if one of
         them does not respond."""
-        pages = self._pages("/metrics")
-        if None in pages.values():
+        workers = self._families().values()
+        if None in workers:
             return None
         return int(
             sum(
                 sample.value
-                for family in summed(page for page in pages.values() if page is not None)
+                for family in summed(workers)
                 if family.name == "kafka_server_replicamanager_underreplicatedpartitions"
                 for sample in family.samples
             )
@@ -110,8 +121,9 @@ class SummedPages(Collector):
         # A response proves that the supervisor lives; a restart must depend on nothing else.
         return {"healthy": healthy, "live": True, "ready": healthy, "workers": workers}
 
-    def _pages(self, path: str) -> dict[int, str | None]:
-        return _pages_of(self._addresses(), path)
+    def _families(self) -> dict[int, list[Metric] | None]:
+        pages = _pages_of(self._addresses(), "/metrics")
+        return {node: families_in(page) for node, page in pages.items()}
 
 
 def _pages_of(addresses: Mapping[int, tuple[str, int] | str], path: str) -> dict[int, str | None]:

@@ -11,7 +11,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from tidelog.observe.summed import SummedPages, summed
+from tidelog.observe.summed import SummedPages, families_in, summed
 
 
 class Fixed(Collector):
@@ -42,7 +42,7 @@ def worker(count: int, offset: int, topic: str) -> str:
 
 
 def test_amounts_are_added_of_positions_the_largest_and_of_shares_the_smallest_counts() -> None:
-    both = page(*summed([worker(2, 7, "t"), worker(4, 5, "u")]))
+    both = page(*summed(map(families_in, [worker(2, 7, "t"), worker(4, 5, "u"), None])))
     lines = [line for line in both.splitlines() if not line.startswith("#")]
     assert lines == [
         'kafka_requests_total{api="Produce"} 6.0',
@@ -59,7 +59,7 @@ def test_amounts_are_added_of_positions_the_largest_and_of_shares_the_smallest_c
 
 
 def test_one_page_is_as_it_was_and_none_is_empty() -> None:
-    assert page(*summed([worker(2, 7, "t")])) == worker(2, 7, "t")
+    assert page(*summed([families_in(worker(2, 7, "t"))])) == worker(2, 7, "t")
     assert list(summed([])) == []
 
 
