@@ -56,7 +56,7 @@ def summed(workers: Iterable[Iterable[Metric] | None]) -> Iterator[Metric]:
     """
     families: dict[str, Metric] = {}
     values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
-    for family in chain.from_iterable(known for known in workers if known is not None):
+    for family in chain.from_iterable(worker for worker in workers if worker is not None):
         families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
         sums = values.setdefault(family.name, {})
         joined = _joined_by(family)
