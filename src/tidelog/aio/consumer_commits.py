@@ -46,8 +46,11 @@ class ConsumerCommits(ConsumerQueries):
         reader = await self._assigned_ready()
         if self.settings.group_id is None:
             raise WrongState("a consumer without a group_id cannot commit")
-        wanted = reader.controls.places()
-        if offsets is not None:
+        if offsets is None:
+            wanted = reader.controls.places()
+        else:
+            # Without a look into the queue: the caller of a blocking ``commit_async`` takes records
+            # from it meanwhile, in another thread.
             wanted = {tp: _position(offset) for tp, offset in checked(offsets).items()}
         self._counts["commits"] += 1
         try:

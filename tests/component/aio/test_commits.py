@@ -13,6 +13,7 @@ from tests.support.stories import story
 from tidelog.aio import Consumer
 from tidelog.aio.consumer_types import OffsetAndMetadata, OffsetAndTimestamp
 from tidelog.client.errors import CommitFailed, Refused, WrongState
+from tidelog.client.fetching.record_queue import RecordQueue
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel
 from tidelog.model.errors import ErrorCode
@@ -278,5 +279,26 @@ def test_topics_and_their_partitions() -> None:
         assert one.consumer.bootstrap_connected()
         await one.consumer.close()
         assert not one.consumer.bootstrap_connected()
+
+    story(of)
+
+
+def test_given_offsets_are_committed_without_a_look_at_what_is_not_returned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A blocking ``commit_async`` goes on while its caller takes records in another thread."""
+
+    async def of() -> None:
+        one = Committing()
+        await one.read(3)
+
+        def looks(_: RecordQueue) -> Any:
+            raise AssertionError("two threads in one queue")
+
+        monkeypatch.setattr(RecordQueue, "positions", looks)
+        await one.consumer.commit({A: 1})
+        assert one.stored == {A: Position(1)}
+        monkeypatch.undo()
+        await one.consumer.close()
 
     story(of)
