@@ -11,7 +11,7 @@ import pytest
 from tests.support.fetch_answers import batch
 from tests.support.fetching_reader import FIRST_MS, MOST_MS, A, B, Fetching
 from tests.support.network_server import until
-from tests.support.scripted_cluster import topic, view_of
+from tests.support.scripted_cluster import listed_offsets, topic, view_of
 from tests.support.stories import story
 from tidelog.client.errors import (
     ClientError,
@@ -323,6 +323,43 @@ def test_a_reset_that_fails_or_is_late_changes_nothing(is_refused: bool) -> None
             assert one.fetcher.positions() == {A: 7} and one.state().fetch_offset == 7
         else:
             assert (await one.asked()).offsets == {A: 3}
+        await one.fetcher.close()
+
+    story(of)
+
+
+@pytest.mark.parametrize("does", ["seek", "remove"])
+def test_a_reset_that_is_overtaken_while_its_offset_is_looked_up_is_not_taken_up(does: str) -> None:
+    """Its offset was committed, and commits of lower positions were dropped from then on."""
+
+    async def of() -> None:
+        noted: list[tuple[TopicPartition, int]] = []
+
+        async def note(where: TopicPartition, offset: int) -> None:
+            noted.append((where, offset))
+
+        one = Fetching([1], reset=OffsetReset.LATEST, on_reset=note)
+        looked_up: list[asyncio.Future[Any]] = []
+
+        def look_up(_: int, request: Any) -> Any:
+            looked_up.append(asyncio.get_running_loop().create_future())
+            return looked_up[-1]
+
+        one.cluster.answers[messages.ListOffsetsRequest] = look_up
+        one.fetcher.assign({A: 7})
+        (await one.asked()).answer({A: ErrorCode.OFFSET_OUT_OF_RANGE})
+        await until(lambda: looked_up)
+        if does == "seek":
+            one.fetcher.seek(A, 3)
+        else:
+            one.fetcher.remove([A])
+        ((_, request),) = one.cluster.asked_for(messages.ListOffsetsRequest)
+        looked_up[0].set_result(listed_offsets(request, {A: 20}))
+        if does == "seek":
+            assert (await one.asked()).offsets == {A: 3}
+        else:
+            assert await one.quiet()
+        assert noted == []
         await one.fetcher.close()
 
     story(of)

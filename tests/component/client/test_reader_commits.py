@@ -112,6 +112,53 @@ def test_a_reset_holds_back_nothing_once_the_application_goes_on(goes_on: str) -
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("goes_on", ["elsewhere", "in another generation", "as given", "as before"])
+def test_a_reset_that_waited_is_committed_only_where_it_counts_still(goes_on: str) -> None:
+    """Another member had the partition by then, and its group went back to an older end."""
+
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        before = await begun(commits.up_to({WHERE: 7}))
+        reset = await begun(commits.reset(WHERE, 16))
+        assert member.sent == [7]
+        if goes_on == "elsewhere":
+            commits.sought(WHERE)
+        elif goes_on == "in another generation":
+            commits.forget_all()
+        elif goes_on == "as given":
+            commits.forget(WHERE)
+        member.answers[0].set_result(None)
+        await before
+        await turns()
+        counts = goes_on == "as before"
+        assert member.sent == ([7, 16] if counts else [7])
+        if counts:
+            member.answers[1].set_result(None)
+        await reset
+
+    asyncio.run(main())
+
+
+def test_a_reset_is_committed_after_a_higher_position() -> None:
+    """The log was cut: the position that was out of range lay behind its end."""
+
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        before = await begun(commits.up_to({WHERE: 5}))
+        higher = await begun(commits.up_to({WHERE: 30}))
+        reset = await begun(commits.reset(WHERE, 16))
+        for answers in (1, 2, 3):
+            assert len(member.answers) == answers
+            member.answers[-1].set_result(None)
+            await turns()
+        await asyncio.gather(before, higher, reset)
+        assert member.sent == [5, 30, 16]
+
+    asyncio.run(main())
+
+
 def test_a_reset_that_is_not_committed_holds_back_nothing() -> None:
     async def main() -> None:
         member = SlowMember()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping
 from typing import Any
 
 from tidelog.client import offsets
@@ -206,17 +206,23 @@ class Fetcher:
 
     # Polling
 
-    async def poll(self, timeout_ms: int, max_bytes: int | None = None) -> list[Fetched]:
+    async def poll(
+        self,
+        timeout_ms: int,
+        max_bytes: int | None = None,
+        only: Container[TopicPartition] | None = None,
+    ) -> list[Fetched]:
         """Return buffered batches, waiting up to ``timeout_ms`` for the first; advance positions.
 
         One ``Fetched`` of each partition in turn, until none is left or ``max_bytes`` are reached.
+        ``only``: of these partitions; what is fetched of others stays here, within the limit.
         Raises the error of a partition once (OffsetOutOfRange, Refused); ``seek`` restarts it.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         while True:
             self._raise_problem()
-            taken = self._take(max_bytes)
+            taken = self._take(max_bytes, only)
             self._start()
             left_s = deadline - loop.time()
             if taken or left_s <= 0 or self._closed or self._is_interrupted:
@@ -242,10 +248,12 @@ class Fetcher:
         )
         self._sessions.clear()
 
-    def _take(self, max_bytes: int | None) -> list[Fetched]:
+    def _take(self, max_bytes: int | None, only: Container[TopicPartition] | None) -> list[Fetched]:
         taken: list[Fetched] = []
         size = 0
         ready = [s for s in self._assigned.values() if s.is_ready()]
+        if only is not None:
+            ready = [s for s in ready if s.partition in only]
         while ready and (max_bytes is None or size < max_bytes):
             for state in ready:
                 fetched = state.take()
@@ -479,7 +487,8 @@ class Fetcher:
             return
         try:
             starts = await reset_offsets(self._cluster, reset, [tp], self._isolation)
-            if self._on_reset is not None:
+            # What ``seek`` or ``remove`` has replaced meanwhile goes on nowhere by itself.
+            if self._on_reset is not None and self._assigned.get(tp) is state:
                 await self._on_reset(tp, starts[tp].offset)
         except ClientError as error:
             self._failed(state, error)

@@ -51,6 +51,8 @@ class Commits:
         """What this generation has committed, or found as committed."""
         self._reset_to: dict[TopicPartition, int] = {}
         """Where resets went on, until the application is done with more than that."""
+        self._resetting: dict[TopicPartition, int] = {}
+        """Resets whose commit has not ended, and that nothing has overtaken."""
         self.auto_ms = auto_ms
         self.running: asyncio.Task[None] | None = None
         """The commit that was asked for last: it is in flight, waits for those before, or ended."""
@@ -161,25 +163,36 @@ class Commits:
         meanwhile. That is not committed: the next owner would be out of range there, too, and with
         ``latest`` it would skip what has been written since.
         """
-        self._reset_to[partition] = offset
+        self._reset_to[partition] = self._resetting[partition] = offset
+
+        async def if_it_counts() -> None:
+            # Commits before it may take long: the application may have gone on elsewhere, or the
+            # partition to another member, whose commit this one must not replace.
+            if self._resetting.get(partition) == offset:
+                await self.moved({partition: offset})
+
         try:
-            await self._alone(partial(self.moved, {partition: offset}))
+            await self._alone(if_it_counts)
         except ClientError:
             self._reset_to.pop(partition, None)
             raise
+        finally:
+            if self._resetting.get(partition) == offset:
+                del self._resetting[partition]
 
     def sought(self, partition: TopicPartition) -> None:
         """The application goes on elsewhere: its positions there count, lower ones, too."""
         self._reset_to.pop(partition, None)
+        self._resetting.pop(partition, None)
 
     def forget(self, partition: TopicPartition) -> None:
         """A partition is read no longer."""
         self.committed.pop(partition, None)
-        self._reset_to.pop(partition, None)
+        self.sought(partition)
 
     def forget_all(self) -> None:
         """The generation is over."""
-        self.committed, self._reset_to = {}, {}
+        self.committed, self._reset_to, self._resetting = {}, {}, {}
 
     def _is_short_of_reset(self, partition: TopicPartition, offset: int) -> bool:
         reset_to = self._reset_to.get(partition)
