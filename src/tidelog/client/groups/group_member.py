@@ -162,12 +162,15 @@ class GroupMember:
             raise ClientError(f"the member of group {self.group!r} is leaving")
         try:
             await self._stop_tasks()
-            assigned = await self._rounds(tuple(owned))
+            assigned, topics = await self._rounds(tuple(owned))
         except BaseException:
             self._step(Event.INTERRUPTED)
             raise
         self._previous, self._previous_generation = tuple(assigned), self._standing.generation
         self._step(Event.ASSIGNED)
+        if topics != self.topics:
+            # ``subscribe`` was called during the join, which asked for the topics before.
+            self._step(Event.REBALANCE)
         self.polled()
         if self.state in HEARTBEATS:
             self._run(self._beat())
@@ -267,14 +270,20 @@ class GroupMember:
     def _as_committed(self, standing: MemberStatus) -> Membership:
         return Membership(standing.generation, standing.member_id, self._instance_id)
 
-    async def _rounds(self, owned: tuple[TopicPartition, ...]) -> list[TopicPartition]:
-        """Join and sync until there is an assignment; the coordinator responds in each round."""
+    async def _rounds(
+        self, owned: tuple[TopicPartition, ...]
+    ) -> tuple[list[TopicPartition], list[str]]:
+        """Join and sync until there is an assignment; the coordinator responds in each round.
+
+        Returns it, and the topics that this member asked for.
+        """
         for _ in range(MAX_JOIN_ROUNDS):
             try:
+                topics = self.topics
                 joined = await self._join_once(owned)
                 data = await self._sync(joined)
                 self.assigned_with = epochs_of_assignment(data)
-                return decode_assignment(data)
+                return decode_assignment(data), topics
             except Refused as error:
                 # That round only gives the id: no join leaves two members (KIP-394).
                 if error.code != ErrorCode.MEMBER_ID_REQUIRED and not self._apply_error(
