@@ -188,6 +188,8 @@ class Consumer(ConsumerCommits):
         self._hooks.refuse_in_callback("unsubscribe")
         self._topics, self._pattern, self._partitions = frozenset(), None, None
         self._set_reader_aside()
+        # The reader that leaves keeps its listeners; what is assigned from now on has none.
+        self._hooks = self._hooks.followed_by(None, None)
 
     def _set_reader_aside(self) -> None:
         if self._reader is not None:
@@ -366,8 +368,9 @@ class Consumer(ConsumerCommits):
                 self._is_woken = False
                 raise Wakeup("wakeup was called")
             has_some = self._queue.has(only or None)
+            # Others than those asked for would fill the queue, which has no limit of its own.
             pieces = await reader.poll(
-                0 if has_some else int(timeout_ms), 0 if has_some else TAKE_BYTES
+                0 if has_some else int(timeout_ms), 0 if has_some else TAKE_BYTES, only or None
             )
             if self._is_woken and not pieces:
                 self._is_woken = False
@@ -419,14 +422,19 @@ class Consumer(ConsumerCommits):
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on at ``offset``. Beyond a shut gate nothing is returned until it opens."""
         partition, offset = place(partition), offset_number(offset)
-        if self._reader is None and self._partitions is not None:
-            if partition not in self._partitions:
-                raise WrongState(f"{partition} is not assigned to this consumer")
+        reader = self._reader
+        if self._partitions is not None and partition not in self._partitions:
+            raise WrongState(f"{partition} is not assigned to this consumer")
+        if reader is None:
+            if self._partitions is None:
+                raise WrongState(f"{partition} is not assigned to this consumer yet: poll first")
             self._sought[partition] = offset
             return
-        if self._reader is None:
-            raise WrongState(f"{partition} is not assigned to this consumer yet: poll first")
-        self._reader.controls.seek(partition, offset)
+        if self._partitions is not None and partition not in reader.given:
+            # ``assign`` named it after the last poll.
+            reader.controls.seek_first({partition: offset})
+        else:
+            reader.controls.seek(partition, offset)
         self._attend_at = 0.0
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -65,6 +66,29 @@ def test_only_the_wanted_partitions_are_returned() -> None:
         assert one.consumer.waiting().keys() == {B} and figures["waiting-partitions"] == 1
         del reader.gating.ends[B]
         assert one.consumer.highwater(A) == 100 and one.consumer.highwater(("u", 0)) is None  # type: ignore[arg-type]
+        await one.consumer.close()
+
+    story(of)
+
+
+def test_what_is_fetched_of_others_stays_within_the_limit_while_one_is_waited_for() -> None:
+    """All of it was taken over, turn by turn, without a limit and until the time was over."""
+
+    async def of() -> None:
+        one = Reading(fetch_buffer_bytes=3_000)
+        one.consumer.assign([A, B])
+        waited_for = asyncio.ensure_future(one.consumer.getone(A))
+        await until(lambda: one.fetches.waiting)
+        for number in range(64):
+            one.fetches.write(B, b"%d" % number * 500)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        figures = one.consumer.metrics()["consumer-metrics"]
+        assert 3_000 < figures["buffered-bytes"] < 2 * 3_000
+        assert figures["bytes-consumed-total"] == 0
+        one.fetches.write(A, b"0")
+        assert (await waited_for).value == b"0"
+        assert (await one.read(64))[B] == [b"%d" % number * 500 for number in range(64)]
         await one.consumer.close()
 
     story(of)
@@ -166,14 +190,14 @@ def test_the_reader_is_waited_for_only_where_nothing_is_at_hand() -> None:
         assert await one.read(1) == {A: [b"0"]}
         asked = []
 
-        async def poll(*limits: int) -> list[Any]:
+        async def poll(*limits: Any) -> list[Any]:
             asked.append(limits)
             return []
 
         one.consumer._reader.poll = poll  # type: ignore[assignment, method-assign, union-attr]
         await one.consumer.attend(1_500.7)
         await one.consumer.attend(1_500.7, [B])
-        assert asked == [(0, 0), (1_500, of_consumer.TAKE_BYTES)]
+        assert asked == [(0, 0, None), (1_500, of_consumer.TAKE_BYTES, [B])]
         await one.consumer.close()
 
     story(of)

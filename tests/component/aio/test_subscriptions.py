@@ -306,3 +306,54 @@ def test_after_a_change_the_group_is_looked_at_before_records_at_hand_are_return
         await other.consumer.close()
 
     story(of)
+
+
+def test_a_partition_that_was_assigned_since_the_last_poll_is_read_from_where_it_is_sought() -> (
+    None
+):
+    """It was refused as not assigned; Kafka's consumer takes it."""
+
+    async def of() -> None:
+        one = Reading()
+        one.consumer.assign([A])
+        one.fetches.write(A, b"a0")
+        one.fetches.write(B, *(b"b%d" % n for n in range(9)))
+        assert await one.read(1) == {A: [b"a0"]}
+        one.consumer.assign([B])
+        one.consumer.seek(B, 7)
+        with pytest.raises(WrongState, match="not assigned"):
+            one.consumer.seek(A, 0)
+        assert await one.read(2) == {B: [b"b7", b"b8"]}
+        assert one.consumer.assignment() == {B}
+        one.consumer.assign([A, B])
+        one.consumer.seek(A, 0)
+        one.consumer.assign([B])
+        assert await one.poll() == {}
+        assert one.consumer.assignment() == {B}
+        await one.consumer.close()
+
+    story(of)
+
+
+def test_a_listener_is_called_until_its_subscription_ends() -> None:
+    async def of() -> None:
+        called: list[str] = []
+
+        class Listener:
+            def on_partitions_revoked(self, _: Any) -> None:
+                called.append("revoked")
+
+            def on_partitions_assigned(self, _: Any) -> None:
+                called.append("assigned")
+
+        one = Reading()
+        one.consumer.subscribe(["t"], listener=Listener())
+        await one.assigned(*both("t"))
+        one.consumer.unsubscribe()
+        one.consumer.assign([A])
+        await one.assigned(A)
+        assert called == ["assigned", "revoked"]
+        await one.consumer.close()
+        assert called == ["assigned", "revoked"]
+
+    story(of)

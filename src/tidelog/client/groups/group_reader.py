@@ -21,7 +21,7 @@ it is committed and reported only after that state was flushed: see ``held_keys`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from math import ceil
 
 from tidelog.client.cluster import Cluster
@@ -184,9 +184,15 @@ class GroupReader:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def poll(self, timeout_ms: int, max_bytes: int | None = None) -> list[Fetched]:
+    async def poll(
+        self,
+        timeout_ms: int,
+        max_bytes: int | None = None,
+        only: Container[TopicPartition] | None = None,
+    ) -> list[Fetched]:
         """Return fetched batches of this member's partitions; joins and rejoins when needed.
 
+        ``only``: of these; what was fetched of others is returned by a later call.
         A call means that all batches returned before are processed. Raises Refused
         (PartitionsRefused when some partitions cannot be read), and continues with the next call; a
         closed reader raises ClientError.
@@ -227,7 +233,7 @@ class GroupReader:
             left_ms = whole_ms(deadline - loop.time())
             # In steps: a recalled member must not wait for the caller's whole timeout.
             step_ms = self.lookup.step_ms(self.step_ms)
-            taken = await self.fetcher.poll(min(left_ms, step_ms), max_bytes)
+            taken = await self.fetcher.poll(min(left_ms, step_ms), max_bytes, only)
             if taken or left_ms <= step_ms or self._is_woken:
                 self._is_woken = False
                 return taken

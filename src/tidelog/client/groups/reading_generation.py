@@ -144,7 +144,7 @@ class ReadingGeneration:
         self._gating.start(self.topics, self.assigned)
         self.has_begun = True
         sought, self._sought = self._sought, {}
-        self.read_from(sought)
+        self.read_from({tp: at for tp, at in sought.items() if tp in self.assigned})
 
     def _begin_incarnations_again(self, partitions: list[TopicPartition]) -> None:
         """Look up positions of kept partitions that were removed and created again meanwhile.
@@ -185,7 +185,8 @@ class ReadingGeneration:
         """Read from these positions as soon as these partitions can be read."""
         self._sought.update(positions)
         if self.has_begun:
-            self.read_from(positions)
+            # Of others this generation has neither counts nor gates: the next one reads them.
+            self.read_from({tp: at for tp, at in positions.items() if tp in self.assigned})
 
     def pause_only(self, partitions: Iterable[TopicPartition]) -> None:
         """Return nothing of these partitions, and of all others again."""
