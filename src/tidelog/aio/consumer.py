@@ -188,7 +188,7 @@ class Consumer(ConsumerCommits):
         self._hooks.refuse_in_callback("unsubscribe")
         self._topics, self._pattern, self._partitions = frozenset(), None, None
         self._set_reader_aside()
-        # The reader that leaves keeps its listeners; what is assigned from now on has none.
+        # The reader that leaves keeps its listeners.
         self._hooks = self._hooks.followed_by(None, None)
 
     def _set_reader_aside(self) -> None:
@@ -302,18 +302,16 @@ class Consumer(ConsumerCommits):
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Yield records for ever; asking for the next one says that the one before is processed."""
         while True:
-            record = self.take_one()
-            if record is None:
-                await self.attend(60_000)
-            else:
+            if (record := self.take_one()) is not None:
                 yield record
+            else:
+                await self.attend(60_000)
 
     async def _polled(
         self, only: Collection[TopicPartition], timeout_ms: float, most: int | None
     ) -> Records:
-        most = most_records(most)
+        most, only = most_records(most), places(only)
         self._refuse_while_polling()
-        only = places(only)
         deadline = self._now() + milliseconds(timeout_ms) / 1000
         while True:
             if not self.is_due() and (records := self.take(most, only)):
@@ -348,8 +346,7 @@ class Consumer(ConsumerCommits):
         if reader is None or self._now() >= self._attend_at or reader.has_shut:
             return None
         record = self._queue.take_one()
-        if record is not None:
-            self._counts["records"] += 1
+        self._counts["records"] += record is not None
         return record
 
     def _refuse_while_polling(self) -> None:
@@ -368,10 +365,9 @@ class Consumer(ConsumerCommits):
                 self._is_woken = False
                 raise Wakeup("wakeup was called")
             has_some = self._queue.has(only or None)
-            # Others than those asked for would fill the queue, which has no limit of its own.
-            pieces = await reader.poll(
-                0 if has_some else int(timeout_ms), 0 if has_some else TAKE_BYTES, only or None
-            )
+            wait_ms, most = (0, 0) if has_some else (int(timeout_ms), TAKE_BYTES)
+            # What is fetched of others stays in the reader: the queue has no limit of its own.
+            pieces = await reader.poll(wait_ms, most, only or None)
             if self._is_woken and not pieces:
                 self._is_woken = False
                 raise Wakeup("wakeup was called")
@@ -422,16 +418,14 @@ class Consumer(ConsumerCommits):
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on at ``offset``. Beyond a shut gate nothing is returned until it opens."""
         partition, offset = place(partition), offset_number(offset)
-        reader = self._reader
-        if self._partitions is not None and partition not in self._partitions:
+        reader, chosen = self._reader, self._partitions
+        if reader is None and chosen is None:
+            raise WrongState(f"{partition} is not assigned to this consumer yet: poll first")
+        if chosen is not None and partition not in chosen:
             raise WrongState(f"{partition} is not assigned to this consumer")
         if reader is None:
-            if self._partitions is None:
-                raise WrongState(f"{partition} is not assigned to this consumer yet: poll first")
             self._sought[partition] = offset
-            return
-        if self._partitions is not None and partition not in reader.given:
-            # ``assign`` named it after the last poll.
+        elif chosen is not None and partition not in reader.given:  # assigned since the last poll
             reader.controls.seek_first({partition: offset})
         else:
             reader.controls.seek(partition, offset)

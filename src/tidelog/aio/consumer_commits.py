@@ -49,7 +49,7 @@ class ConsumerCommits(ConsumerQueries):
         if offsets is None:
             wanted = reader.controls.places()
         else:
-            # Without a look into the queue: the caller of a blocking ``commit_async`` takes records
+            # The queue is not read here: the caller of a blocking ``commit_async`` takes records
             # from it meanwhile, in another thread.
             wanted = {tp: _position(offset) for tp, offset in checked(offsets).items()}
         self._counts["commits"] += 1

@@ -330,7 +330,7 @@ def test_a_reset_that_fails_or_is_late_changes_nothing(is_refused: bool) -> None
 
 @pytest.mark.parametrize("does", ["seek", "remove"])
 def test_a_reset_that_is_overtaken_while_its_offset_is_looked_up_is_not_taken_up(does: str) -> None:
-    """Its offset was committed, and commits of lower positions were dropped from then on."""
+    """Its offset was committed, and commits of lower positions were dropped after that."""
 
     async def of() -> None:
         noted: list[tuple[TopicPartition, int]] = []

@@ -141,7 +141,7 @@ def test_a_reset_that_waited_is_committed_only_where_it_counts_still(goes_on: st
 
 
 def test_a_reset_is_committed_after_a_higher_position() -> None:
-    """The log was cut: the position that was out of range lay behind its end."""
+    """The log was cut: the position that was out of range lay beyond its end."""
 
     async def main() -> None:
         member = SlowMember()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from tidelog.client.errors import ClientError, Refused, TakenOver
 from tidelog.client.fetching.batches import Fetched, split_at
+from tidelog.client.fetching.fetch_sessions import PartitionFetch
 from tidelog.client.offsets import EpochEnd
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
@@ -73,6 +74,23 @@ class FetchedPartition:
         if not self.buffered or self.paused:
             return False
         return self.gate is None or self.buffered[0].offset < self.gate
+
+    def wanted(self, most_bytes: int) -> PartitionFetch:
+        """Return what its leader is asked for next."""
+        return PartitionFetch(self.fetch_offset, most_bytes, self.leader_epoch, named=self.named)
+
+    def add(self, fetched: Fetched) -> int:
+        """Buffer what was fetched, and fetch on after it; return its bytes."""
+        self.fetch_offset, self.fetch_epoch = fetched.next_offset, fetched.leader_epoch
+        self.buffered.append(fetched)
+        self.buffered_bytes += (size := len(fetched.records))
+        return size
+
+    def reset_to(self, offset: int) -> None:
+        """Fetch on at the offset of a reset; what is buffered is returned before."""
+        self.fetch_offset, self.fetch_epoch = offset, -1
+        if not self.buffered:
+            self.position, self.epoch = offset, -1
 
     def take(self) -> Fetched | None:
         """Remove the first buffered batches that may be returned, and go past them.

@@ -29,7 +29,7 @@ from tidelog.client.fetching.fetch_requests import (
     end_session,
     fetched_of,
 )
-from tidelog.client.fetching.fetch_sessions import FetchSession, PartitionFetch
+from tidelog.client.fetching.fetch_sessions import FetchSession
 from tidelog.client.fetching.resets import OffsetReset as OffsetReset
 from tidelog.client.fetching.resets import reset_of, reset_offsets
 from tidelog.client.fetching.truncation import ask_ends, must_ask, was_cut
@@ -410,15 +410,7 @@ class Fetcher:
     async def _fetch(self, node_id: int, group: list[FetchedPartition]) -> None:
         session = self._sessions.setdefault(node_id, FetchSession())
         incarnations = {state.partition: state.incarnation for state in group}
-        wanted = {
-            state.partition: PartitionFetch(
-                state.fetch_offset,
-                self._options.partition_bytes,
-                state.leader_epoch,
-                named=state.named,
-            )
-            for state in group
-        }
+        wanted = {state.partition: state.wanted(self._options.partition_bytes) for state in group}
         for state in group:
             state.busy = True
         try:
@@ -467,10 +459,7 @@ class Fetcher:
             return
         if fetched is None:
             return
-        state.fetch_offset, state.fetch_epoch = fetched.next_offset, fetched.leader_epoch
-        state.buffered.append(fetched)
-        state.buffered_bytes += len(fetched.records)
-        self._buffered_bytes += len(fetched.records)
+        self._buffered_bytes += state.add(fetched)
         self._wake()
 
     async def _ask_again(self, node_id: int, topic: str) -> None:
@@ -494,9 +483,7 @@ class Fetcher:
             self._failed(state, error)
             return
         # Of a state that ``seek`` has replaced meanwhile nothing is read any more.
-        state.fetch_offset, state.fetch_epoch = starts[tp].offset, -1
-        if not state.buffered:
-            state.position, state.epoch = state.fetch_offset, -1
+        state.reset_to(starts[tp].offset)
 
     def _failed(self, state: FetchedPartition, error: ClientError) -> None:
         """Record a failure: find the leader again after a back-off, or stop the partition."""

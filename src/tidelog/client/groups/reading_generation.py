@@ -144,7 +144,7 @@ class ReadingGeneration:
         self._gating.start(self.topics, self.assigned)
         self.has_begun = True
         sought, self._sought = self._sought, {}
-        self.read_from({tp: at for tp, at in sought.items() if tp in self.assigned})
+        self._read_assigned(sought)
 
     def _begin_incarnations_again(self, partitions: list[TopicPartition]) -> None:
         """Look up positions of kept partitions that were removed and created again meanwhile.
@@ -185,8 +185,11 @@ class ReadingGeneration:
         """Read from these positions as soon as these partitions can be read."""
         self._sought.update(positions)
         if self.has_begun:
-            # Of others this generation has neither counts nor gates: the next one reads them.
-            self.read_from({tp: at for tp, at in positions.items() if tp in self.assigned})
+            self._read_assigned(positions)
+
+    def _read_assigned(self, sought: Mapping[TopicPartition, int]) -> None:
+        # Of others this generation has neither counts nor gates: the next one reads them.
+        self.read_from({tp: offset for tp, offset in sought.items() if tp in self.assigned})
 
     def pause_only(self, partitions: Iterable[TopicPartition]) -> None:
         """Return nothing of these partitions, and of all others again."""
