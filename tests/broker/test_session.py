@@ -52,6 +52,8 @@ class Controller:
         self.envelopes = 0
         self.keeps_envelopes = False
         self.pauses: asyncio.Future[None] | None = None
+        self.descriptions: list[messages.DescribeClusterResponse] = []
+        """What a broker is told that names itself, one after another."""
 
     async def listen(self, port: int = 0) -> int:
         handlers = [
@@ -74,7 +76,9 @@ class Controller:
             error_code=error, broker_epoch=self.registrations, heartbeat_ms=self.heartbeat_ms
         )
 
-    def _describe(self, *_: object) -> Any:
+    def _describe(self, _: object, request: Any, __: object) -> Any:
+        if request.broker_id >= 0 and self.descriptions:
+            return self.descriptions.pop(0)
         is_standby = bool(self.registration_errors) or not self.active
         error = ErrorCode.NOT_CONTROLLER if is_standby else ErrorCode.NONE
         return messages.DescribeClusterResponse(error_code=error, cluster_id="c")
@@ -115,6 +119,7 @@ def run(
     count: int = 2,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
     silence_ms: int | None = None,
+    **more: Any,
 ) -> None:
     async def main() -> None:
         controllers = [Controller() for _ in range(count)]
@@ -127,6 +132,7 @@ def run(
             lambda: Reported(FormerRegistration.CLEAN, -1, -1, []),
             _registered,
             silence_ms=silence_ms,
+            **more,
         )
         session.start(Identity(1, "c", uuid.uuid4(), uuid.uuid4(), [], None))
         try:
@@ -330,6 +336,37 @@ def test_a_refused_registration_is_said_once_with_the_way_out(
     (line,) = [each for each in caplog.messages if "refused the registration" in each]
     assert "DUPLICATE_BROKER_REGISTRATION: the node id is taken" in line
     assert "another node.id" in line and "log.dirs" in line
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_a_broker_with_a_wrong_id_asks_until_the_controller_says_whose_mistake_it_was(
+    *, takes: bool
+) -> None:
+    """Seen once in a run: the controller loaded its lost store again just then, and a broker on an
+    empty disk ended with an error."""
+    taken: list[str] = []
+
+    async def take(cluster_id: str) -> bool:
+        taken.append(cluster_id)
+        return takes
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        (one,) = controllers
+        wrong, described = ErrorCode.INCONSISTENT_CLUSTER_ID, messages.DescribeClusterResponse
+        one.registration_errors += [wrong, wrong]
+        one.descriptions += [
+            described(error_code=ErrorCode.NOT_CONTROLLER),
+            described(cluster_id="right", founded_as="c"),
+        ]
+        if takes:
+            await session.registered(DEADLINE_S * 1000)
+            assert one.registrations == 3 and not session.refusals.failed.done()
+        else:
+            assert "INCONSISTENT_CLUSTER_ID" in await session.refusals.failed
+            assert one.registrations >= 2
+        assert taken == ["right"] and not one.descriptions
+
+    run(story, count=1, take_cluster_id=take)
 
 
 @pytest.mark.parametrize(("asked_ms", "warnings"), [(666, 0), (20, 1), (-1, 0)])

@@ -302,23 +302,29 @@ class ControllerSession:
                     waiting.set_result(connection)
             return True
         why = f"{connection.peer} refused the registration of broker {request.broker_id}: "
-        if error is ErrorCode.INCONSISTENT_CLUSTER_ID and await self._has_taken_id(connection):
-            return False
-        self.refusals.add(error, why)
+        if error is ErrorCode.INCONSISTENT_CLUSTER_ID:
+            error = await self._wrong_id(connection)
+        if error is not ErrorCode.NONE:
+            self.refusals.add(error, why)
         return False
 
-    async def _has_taken_id(self, connection: ClientConnection) -> bool:
-        """Take the cluster's right id, if the controller says that ours was its own mistake."""
+    async def _wrong_id(self, connection: ClientConnection) -> ErrorCode:
+        """Take the cluster's right id, if the controller says that ours was its own mistake.
+
+        Returns what is wrong still. A controller that has just learnt of its mistake loads its
+        store again, and answers NOT_CONTROLLER meanwhile: that proves nothing about our id.
+        """
         identity = self._identity
         assert identity is not None
         request = messages.DescribeClusterRequest(broker_id=identity.node_id)
         answer = await self.search.ask(connection, request, 0)
-        if answer.error_code != ErrorCode.NONE or answer.founded_as != identity.cluster_id:
-            return False
-        if not await self._take_cluster_id(answer.cluster_id):
-            return False
+        if answer.error_code != ErrorCode.NONE:
+            return ErrorCode(answer.error_code)
+        is_mistake = answer.founded_as == identity.cluster_id
+        if not is_mistake or not await self._take_cluster_id(answer.cluster_id):
+            return ErrorCode.INCONSISTENT_CLUSTER_ID
         self._identity = replace(identity, cluster_id=answer.cluster_id)
-        return True
+        return ErrorCode.NONE
 
     def _registration(self) -> messages.BrokerRegistrationRequest:
         identity = self._identity
