@@ -53,7 +53,7 @@ class Controller:
         self.keeps_envelopes = False
         self.pauses: asyncio.Future[None] | None = None
         self.descriptions: list[messages.DescribeClusterResponse] = []
-        """What a broker is told that names itself, one after another."""
+        """The responses to a broker that names itself, one after another."""
 
     async def listen(self, port: int = 0) -> int:
         handlers = [
