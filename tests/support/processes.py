@@ -56,23 +56,48 @@ def free_ports(count: int) -> list[int]:
 
     They lie below those that the system gives to whoever asks for any, so that no outgoing
     connection takes one before its server has it. A port is its server's while that is down, too:
-    processes that run side by side (pytest-xdist's gw0, gw1 ...) divide the ports.
+    processes that run side by side (pytest-xdist's gw0, gw1 ...) divide the ports, by pairs.
     """
-    share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    shares = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    end = int(EPHEMERAL_PORTS.read_text().split()[0]) if EPHEMERAL_PORTS.exists() else 32_768
-    chance = random.SystemRandom()
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:
-            port = chance.randrange(LOWEST_PORT, max(end, LOWEST_PORT + 10_000))
-            if port % shares != share or port in _given_ports:
-                continue
-            holder = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                holder.bind(("127.0.0.1", port))
-                ports.append(port)
-                _given_ports.add(port)
+            ports += _taken((_drawn_port(),), held)
+    return ports
+
+
+def free_pair() -> int:
+    """The first of two ports in a row, both of them as those of `free_ports`."""
+    with contextlib.ExitStack() as held:
+        while True:
+            even = _drawn_port() // 2 * 2
+            if _taken((even, even + 1), held):
+                return even
+
+
+def _drawn_port() -> int:
+    """A random port of this process' share: an even one and the next belong to the same."""
+    share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    shares = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    end = int(EPHEMERAL_PORTS.read_text().split()[0]) if EPHEMERAL_PORTS.exists() else 32_768
+    pairs = range(LOWEST_PORT // 2, max(end, LOWEST_PORT + 10_000) // 2)
+    chance = random.SystemRandom()
+    while True:
+        pair = chance.choice(pairs)
+        if pair % shares == share:
+            return 2 * pair + chance.randrange(2)
+
+
+def _taken(ports: tuple[int, ...], held: contextlib.ExitStack) -> tuple[int, ...]:
+    """`ports`, bound in `held` and given, or none where one of them was given or is in use."""
+    if not _given_ports.isdisjoint(ports):
+        return ()
+    for port in ports:
+        holder = held.enter_context(socket.socket())
+        try:
+            holder.bind(("127.0.0.1", port))
+        except OSError:
+            return ()
+    _given_ports.update(ports)
     return ports
 
 
