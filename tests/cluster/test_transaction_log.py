@@ -14,12 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka import Producer as StockProducer
+from confluent_kafka.admin import OffsetSpec
 
+from tests.support.clients import admin
 from tests.support.drawn_seed import drawn_seed
 from tests.support.drawn_transactions import drawn_transaction
 from tests.support.java import ToolRunner
 from tests.support.kafka import KafkaNode
+from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.storage_logs import NOW_MS, PARTITION, new_log, reopen
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
@@ -106,12 +110,35 @@ def write(made: StockProducer, topic: str) -> None:
     made.flush(60)
 
 
+def until_stable(bootstrap: str, topic: str, offset: int) -> None:
+    """Wait until the last stable offset of a topic's one partition is ``offset``.
+
+    Kafka's coordinator answers EndTxn before the marker is written: what another producer writes
+    meanwhile gets the offset before the marker.
+    """
+    client = admin(bootstrap)
+    asked = TopicPartition(topic, 0)
+
+    def stable() -> int:
+        found = client.list_offsets(
+            {asked: OffsetSpec.latest()},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=DEADLINE_S,
+        )
+        return int(found[asked].result(DEADLINE_S).offset)
+
+    wait_until(
+        lambda: stable() == offset, DEADLINE_S, f"all before offset {offset} of {topic} is stable"
+    )
+
+
 def test_our_log_reads_what_kafkas_log_has_open(tmp_path: Path) -> None:
     with KafkaNode(tmp_path / "kafka", {"num.partitions": 1}) as node:
         ends = producer_of(node.bootstrap, "ends")
         for end in (ends.commit_transaction, ends.abort_transaction):
             write(ends, PARTITION.topic)
             end(60)
+        until_stable(node.bootstrap, PARTITION.topic, 4)
         stays_open = producer_of(node.bootstrap, "open")
         write(stays_open, PARTITION.topic)
         write_plainly(node.bootstrap, PARTITION.topic)
@@ -153,6 +180,7 @@ def test_we_read_what_kafkas_coordinator_wrote(tools: ToolRunner, tmp_path: Path
         for end in (both.commit_transaction, both.abort_transaction, both.commit_transaction):
             write(both, "data")
             end(60)
+        until_stable(node.bootstrap, "data", 6)
         stays_open = producer_of(node.bootstrap, "open")
         write(stays_open, "data")
         for _ in range(2):
