@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ipv6 import can_bind
 from tests.support.lone_broker import until
+from tests.support.processes import DEADLINE_S
 from tidelog.cli.up_child import Child
 from tidelog.cli.up_files import ClusterPlan
 from tidelog.cli.workers import Supervisor
 from tidelog.model.configs.server import ServerConfigs, from_mapping
-from tidelog.network import ports
 
-DEADLINE_S = 30.0
 FAILED = "the restart one after another has failed"
 SERVES = " serves"
 
@@ -99,7 +99,7 @@ def test_a_restart_that_fails_is_logged_and_the_next_signal_counts(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    host = "127.0.0.1" if ports.why_not("::1", 0) else "[::1]"
+    host = "[::1]" if can_bind("::1") else "127.0.0.1"
     texts = {
         "node.id": "100",
         "log.dirs": str(tmp_path),
