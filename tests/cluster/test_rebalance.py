@@ -16,7 +16,7 @@ from tests.support.server import run_tidelog, tidelog_command
 from tests.support.target import TARGET
 
 pytestmark = [
-    pytest.mark.long(40),
+    pytest.mark.long(100),
     pytest.mark.kill,
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
