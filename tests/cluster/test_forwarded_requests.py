@@ -131,14 +131,18 @@ def test_kafkas_tool_waits_for_the_controller(
     until_served(cluster)
     plan = tmp_path / "plan.json"
     plan.write_text('{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1]}]}')
+    # The JVM of the tools starts here, and is no part of the time.
+    tools.run(
+        "kafka-reassign-partitions", "--bootstrap-server", cluster.bootstrap, "--list"
+    ).check()
     cluster.controller.kill()
-    began = time.monotonic()
-    waiting = asyncio.run(_beside(cluster, tools, plan))
-    assert "Successfully started partition reassignment for t-0" in waiting, waiting
-    assert time.monotonic() - began < 30
+    said, took_s = asyncio.run(_beside(cluster, tools, plan))
+    assert "Successfully started partition reassignment for t-0" in said, said
+    assert took_s < 30
 
 
-async def _beside(cluster: TidelogCluster, tools: ToolRunner, plan: Path) -> str:
+async def _beside(cluster: TidelogCluster, tools: ToolRunner, plan: Path) -> tuple[str, float]:
+    """What the tool printed, and how many seconds after the start of the controller it ended."""
     at = ("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", str(plan))
     running = asyncio.ensure_future(
         asyncio.to_thread(tools.run, "kafka-reassign-partitions", *at, "--execute")
@@ -147,4 +151,6 @@ async def _beside(cluster: TidelogCluster, tools: ToolRunner, plan: Path) -> str
     done, _ = await asyncio.wait({running}, timeout=3.0)
     assert not done
     await asyncio.to_thread(cluster.controller.start)
-    return (await running).check().out
+    started = time.monotonic()
+    found = await running
+    return found.check().out, time.monotonic() - started
