@@ -60,17 +60,19 @@ def job(topic: Topic, lake: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-def rows_in(lake: Path) -> int:
-    return sum(manifest.rows for manifest in read_manifests(Layout.at(str(lake))))
+def archived(lake: Path) -> tuple[int, set[int]]:
+    """The rows of the lake, and the resize epochs in which its batches were planned."""
+    rows, epochs = 0, set[int]()
+    for manifest in read_manifests(Layout.at(str(lake))):
+        rows += manifest.rows
+        epochs.update(entry["resizeEpoch"] for entry in manifest.end["topics"].values())
+    return rows, epochs
 
 
-def epochs_in(lake: Path) -> set[int]:
-    """The resize epochs in which batches of the lake were planned."""
-    return {
-        entry["resizeEpoch"]
-        for manifest in read_manifests(Layout.at(str(lake)))
-        for entry in manifest.end["topics"].values()
-    }
+def has_archived(lake: Path, before: int, epoch: int) -> bool:
+    """Whether the lake has more than ``before`` rows, and a batch that was planned in ``epoch``."""
+    rows, epochs = archived(lake)
+    return rows > before and epoch in epochs
 
 
 def test_a_topic_is_archived_through_resizes_and_kills(
@@ -82,15 +84,15 @@ def test_a_topic_is_archived_through_resizes_and_kills(
         load.more(600, START_S)
         for turn, count in enumerate(COUNTS):
             with Program(job(topic, lake), tmp_path / f"job-{turn}.log", {}) as driver:
-                before = rows_in(lake)
+                before, _ = archived(lake)
                 # Also what was written since the last resize: a job that is slow, and killed, may
                 # have planned nothing of it yet.
                 wait_until(
-                    lambda before=before, epoch=turn: (
-                        rows_in(lake) > before and epoch in epochs_in(lake)
-                    ),
+                    lambda before=before, epoch=turn: has_archived(lake, before, epoch),
                     START_S,
                     "the job archives",
+                    # Each look reads all manifests, on the cores that the job needs.
+                    pause_s=0.5,
                 )
                 if turn == len(COUNTS) - 1:
                     # It grows again only when the retired partitions are drained, and removed.
@@ -111,7 +113,8 @@ def test_a_topic_is_archived_through_resizes_and_kills(
     with Program(job(topic, lake, "--once"), tmp_path / "last.log", {}) as last:
         wait_until(lambda: last.exit_status() is not None, START_S, "the last run ends")
         assert last.exit_status() == 0, last.output()[-3000:]
-    assert rows_in(lake) == load.acked
+    rows, epochs = archived(lake)
+    assert rows == load.acked
     found = audited(spark, topic, lake, keys="murmur2", sequence="n", complete=True, full=True)
     assert not any(each.is_fault for each in found.findings), found.text
     assert found.status in (0, 3), found.text
@@ -120,4 +123,4 @@ def test_a_topic_is_archived_through_resizes_and_kills(
         in_order[bytes(row.key)].append(json.loads(row.value)["n"])
     assert {key: list(range(load.acked // len(KEYS))) for key in KEYS} == in_order
     # Between two batches as well: no key is in two partitions of one batch.
-    assert epochs_in(lake) >= {1, 2, 3}, "the job has seen each resize"
+    assert epochs >= {1, 2, 3}, "the job has seen each resize"
