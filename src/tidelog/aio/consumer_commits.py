@@ -46,12 +46,9 @@ class ConsumerCommits(ConsumerQueries):
         reader = await self._assigned_ready()
         if self.settings.group_id is None:
             raise WrongState("a consumer without a group_id cannot commit")
-        if offsets is None:
-            wanted = reader.controls.places()
-        else:
-            # The queue is not read here: the caller of a blocking ``commit_async`` takes records
-            # from it meanwhile, in another thread.
-            wanted = {tp: _position(offset) for tp, offset in checked(offsets).items()}
+        # Of given offsets the queue is not read: the caller of a blocking ``commit_async`` takes
+        # records from it meanwhile, in another thread.
+        wanted = reader.controls.places() if offsets is None else _positions(offsets)
         self._counts["commits"] += 1
         try:
             await reader.controls.commit_exactly(wanted)
@@ -62,11 +59,7 @@ class ConsumerCommits(ConsumerQueries):
 
     async def places(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what ``commit`` without offsets would commit now."""
-        positions = (await self._assigned_ready()).controls.places()
-        return {
-            tp: OffsetAndMetadata(position.offset, position.metadata, position.leader_epoch)
-            for tp, position in positions.items()
-        }
+        return _shown((await self._assigned_ready()).controls.places())
 
     async def commit_async(
         self,
@@ -111,5 +104,17 @@ def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
     return commits
 
 
-def _position(offset: OffsetAndMetadata) -> Position:
-    return Position(offset.offset, offset.leader_epoch, offset.metadata or "")
+def _positions(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+) -> dict[TopicPartition, Position]:
+    return {
+        tp: Position(offset.offset, offset.leader_epoch, offset.metadata or "")
+        for tp, offset in checked(offsets).items()
+    }
+
+
+def _shown(positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        tp: OffsetAndMetadata(position.offset, position.metadata, position.leader_epoch)
+        for tp, position in positions.items()
+    }
