@@ -164,6 +164,14 @@ class StoreWatches:
                 await asyncio.sleep(RETRY_S)
                 self._awake.set()
 
+    def notice_damaged(self) -> None:
+        """Have nodes read and watched whose repair ends a damage that began without a change of the
+        store: an operator repairs them, or has done so already."""
+        if self._controller.store.is_shared:
+            for path in _to_repair(self._controller.cluster):
+                if path not in self._watches:
+                    self._notice(path)
+
     def _watch(self, path: str, *, children: bool) -> None:
         if path not in self._watches:
             self._watches[path] = self._new_watch(path, self._notice, children=children)
@@ -308,7 +316,7 @@ class StoreWatches:
                 self._changed.update(named)
                 raise
             else:
-                self._watch_known((*wanted, *controller.cluster.damaged))
+                self._watch_known(wanted)
                 return bool(changed_nodes)
         controller.lose(
             f"other programs wrote the nodes that it takes up, {MOST_CHECKS} times in a row"
@@ -394,18 +402,30 @@ class StoreWatches:
         return path.rpartition("/")[0] not in (layout.CONFIG_CHANGES, layout.DELETE_TOPICS)
 
     def _watch_known(self, paths: Iterable[str]) -> None:
-        """Watch known and damaged nodes of these; cancel the watches on removed ones."""
+        """Watch the nodes whose repair ends a damage; cancel the watches on removed ones."""
         cluster = self._controller.cluster
-        for path in paths:
-            above, _, name = path.rpartition("/")
-            if path in cluster.damaged:
+        repaired = _to_repair(cluster)
+        for path in repaired:
+            if path not in self._watches:
                 self._watch(path, children=False)
-                if above == layout.TOPICS:
-                    self._watch(layout.topic_history(name), children=False)
-            elif path in WATCHED_ALONE or path in cluster.ephemeral:
+                # Once for each watch: its node may have changed since it was read.
+                self._notice(path)
+        for path in paths:
+            if path in repaired or path in WATCHED_ALONE or path in cluster.ephemeral:
                 continue
-            elif path not in cluster.versions and path in self._watches:
+            if path not in cluster.versions and path in self._watches:
                 self._watches.pop(path).cancel()
+
+
+def _to_repair(cluster: ClusterState) -> dict[str, None]:
+    """Return the damaged nodes, and those that may be the wrong ones instead."""
+    paths: dict[str, None] = {}
+    for path, damaged in cluster.damaged.items():
+        paths.update(dict.fromkeys((path, *damaged.others)))
+        above, _, name = path.rpartition("/")
+        if above == layout.TOPICS:
+            paths[layout.topic_history(name)] = None
+    return paths
 
 
 def _is_external(path: str) -> bool:

@@ -74,13 +74,15 @@ class Damaged:
     """A node whose content cannot be read or cannot be, with one clause that says why.
 
     ``record`` is its content if that is sound by itself, and other nodes contradict it. ``former``
-    is the content that a controller knows from before the damage.
+    is the content that a controller knows from before the damage. ``others`` are the nodes that may
+    be the wrong ones instead: the repair of one of these ends the damage, too.
     """
 
     path: str
     why: str
     record: Record | None = None
     former: Record | None = field(default=None, compare=False)
+    others: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         verb = "cannot be read" if self.record is None else "cannot be right"

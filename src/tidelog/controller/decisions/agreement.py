@@ -229,7 +229,7 @@ def _histories(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged
                     f"its resize epoch {history.resize_epoch} is older than {epoch}, which the "
                     f"partition {index} has: put a newer copy back"
                 )
-                yield Damaged(path, why, history)
+                yield Damaged(path, why, history, others=(layout.partition(name, index),))
                 break
 
 
@@ -256,7 +256,8 @@ def _counts(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
             why += f"{layout.topic_history(name)} cannot be read either, put both back"
         else:
             why += "put the older one of these nodes back"
-        yield Damaged(layout.topic(name), why, node)
+        others = (layout.partition(name, index), layout.topic_history(name))
+        yield Damaged(layout.topic(name), why, node, others=others)
 
 
 def _otherwise(cluster: ClusterState, node: TopicNode, name: str, count: int) -> int | None:

@@ -32,7 +32,8 @@ def removed(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
                     f"{layout.topic_history(name)} has the removal of {former.partition_epoch}. "
                     "Put a newer copy back"
                 )
-                yield Damaged(layout.partition(name, index), why, stored)
+                others = (layout.topic_history(name),)
+                yield Damaged(layout.partition(name, index), why, stored, others=others)
 
 
 def reported_epochs(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:

@@ -103,6 +103,7 @@ async def handle(
         if not isinstance(answer[1], RequestRefusal):
             controller.session_watch.received(broker, is_answered=False)
             controller.send(before[0].changes(controller.cluster))
+            controller.store_watches.notice_damaged()
 
     before: list[_Readable] = []
     (new_incarnation, answer), _ = await controller.perform(decide, received)
