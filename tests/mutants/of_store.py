@@ -42,14 +42,14 @@ MUTANTS = (
     ),
     Mutant(
         "a counter stays where it went back to",
-        "src/tidelog/controller/decisions/agreement.py::_counted",
+        "src/tidelog/controller/decisions/epoch_counters.py::_counted",
         "            counters[counter] = epoch\n",
         "            pass\n",
         "tests/unit/controller/test_agreement.py",
     ),
     Mutant(
         "a counter that is missing begins again",
-        "src/tidelog/controller/decisions/agreement.py::_counted",
+        "src/tidelog/controller/decisions/epoch_counters.py::_counted",
         "    is_missing = counter not in counters\n",
         "    is_missing = False\n",
         "tests/unit/controller/test_wrong_nodes.py tests/broker/test_missing_files.py",

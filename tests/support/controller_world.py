@@ -114,6 +114,9 @@ class World:
         """The counter of an epoch that a test made up: in a sound store it is not below it."""
         made = [x.record for x in writes if isinstance(x, Put)]
         epochs = [x.partition_epoch for x in made if isinstance(x, nodes.PartitionNode)]
+        for history in (x for x in made if isinstance(x, nodes.TopicHistory)):
+            epochs += [x.partition_epoch for x in history.former.values()]
+            epochs += [x for some in history.stop_partition_epochs.values() for x in some.values()]
         is_written = any(x.path == layout.PARTITION_EPOCH for x in writes)
         if is_written or max(epochs, default=0) <= self.cluster.counters.get(
             layout.PARTITION_EPOCH, 0

@@ -15,7 +15,13 @@ from tidelog.controller.decisions.external_changes import changed, take_up
 from tidelog.controller.decisions.nodes import judge_reports, load
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.metadata import layout
-from tidelog.metadata.records import DeletionNode, PartitionNode, PartitionState, Record
+from tidelog.metadata.records import (
+    DeletionNode,
+    FormerPartition,
+    PartitionNode,
+    PartitionState,
+    Record,
+)
 from tidelog.metadata.store import Node
 from tidelog.model.topics import TopicPartition
 
@@ -113,6 +119,32 @@ def test_no_epoch_is_given_twice_by_a_counter_that_went_back() -> None:
     # It is judged so again, whatever is registered or written meanwhile.
     assert judge_reports(cluster, {}, {}) == []
     assert "far above /partition_epoch" in str(cluster.damaged[layout.partition(*T0)])
+
+
+def test_no_epoch_of_a_removed_incarnation_is_given_twice() -> None:
+    """A partition that was born again got the epoch of the replicas that it had to replace."""
+    world = made()
+    assert world.cluster.counters[layout.PARTITION_EPOCH] == 2
+    history = msgspec.structs.replace(world.cluster.topic_histories["t"], resize_epoch=2)
+    path = layout.topic_history("t")
+    for removed in (
+        {"former": {2: FormerPartition(9, 1, 9, 40, 2)}},
+        {"pending_stops": {2: {3: 1}}, "stop_partition_epochs": {2: {3: 40}}},
+    ):
+        cluster = read_with(world, history=msgspec.structs.replace(history, **removed))
+        assert not cluster.damaged
+        assert cluster.counters[layout.PARTITION_EPOCH] == 40
+    # The same when another program writes it while a controller is active.
+    cluster = read_with(world)
+    right = msgspec.structs.replace(history, former={2: FormerPartition(9, 1, 9, 40, 2)})
+    take_up(cluster, {path: Node(layout.encode(right), 7)}, world.chance, deletes=True)
+    assert cluster.counters[layout.PARTITION_EPOCH] == 40
+    # By what is far above it no sound node of a partition counts as removed.
+    far = msgspec.structs.replace(history, former={1: FormerPartition(9, 1, 9, 2_000_000, 2)})
+    cluster = read_with(world, history=far)
+    assert cluster.counters[layout.PARTITION_EPOCH] == 2
+    assert list(cluster.damaged) == [path]
+    assert "its epoch 2000000 is far above /partition_epoch, 2" in str(cluster.damaged[path])
 
 
 def test_a_repaired_state_gives_an_active_controller_no_epoch_that_it_does_not_own() -> None:

@@ -240,7 +240,9 @@ class Restarted(World):
         cluster = self.cluster
         # A stop of a former incarnation hits no replica of a later one.
         inventory = self.story.held[broker]
-        for stop in stops_of(cluster, broker):
+        stops = stops_of(cluster, broker)
+        assert self.right.topic_histories["t"].former or not stops, stops
+        for stop in stops:
             end = inventory.get((stop.topic_id, stop.partition))
             assert end is None or stop.partition_epoch not in (-1, end.partition_epoch), stop
         if requests.why_no_full(cluster, leaves_unreadable=True) is not None:
@@ -453,10 +455,56 @@ def test_a_replica_of_a_removed_incarnation_is_no_proof_against_the_partition() 
     # What was born since this controller began is newer than the reports.
     cluster.loaded = LoadedStore(cluster.revision, 5)
     assert lines(5) == []
+    # Not than one of a later incarnation: an older copy was put back.
+    (later,) = lines(7)
+    assert "broker 3 has a replica of 7: put a newer copy back" in later
+    assert lines(6) == [] and not cluster.damaged
     cluster.loaded = LoadedStore(cluster.revision, 9)
     # Of a store that was accepted they are late replicas, which are kept.
     cluster.counters[layout.CONTROLLER_EPOCH] = JUMP
     assert lines(7) == [] and not cluster.damaged
+
+
+def test_a_late_replica_of_a_removed_incarnation_damages_no_node_without_the_history() -> None:
+    """The sound node was named as the wrong one, and nothing led the partition."""
+    story, tp = STORIES["grown again"], TopicPartition("t", 3)
+    history, path = layout.topic_history("t"), layout.partition(*tp)
+    world = begun(story, ((history, torn),))
+    cluster = world.cluster
+    late = {(story.topic_id, 3): LogEnd(4, 0, 5)}
+    cluster.inventories[BEHIND] = late
+    # As long as no broker has a replica of the node's own incarnation, either may be the former.
+    (line,) = judge_reports(cluster, late, {story.topic_id: "t"})
+    assert f"a replica of 4: put {history} back first" in line
+    assert cluster.damaged[path].others == (history,)
+    world.arrive(1, FormerRegistration.SAME)
+    judge_reports(cluster, late, {story.topic_id: "t"})
+    assert set(cluster.damaged) == {history}
+    assert cluster.partition_nodes[tp] == story.right.cluster.partition_nodes[tp]
+    # With the history it is no proof at all.
+    alone = begun(story, ((history, torn),))
+    alone.cluster.inventories[BEHIND] = late
+    judge_reports(alone.cluster, late, {story.topic_id: "t"})
+    assert path in alone.cluster.damaged
+    alone.repair([history])
+    assert not alone.cluster.damaged
+
+
+@pytest.mark.parametrize("epoch", [4, 7])
+def test_an_older_replica_of_a_topic_that_cannot_be_read_is_lost_and_a_newer_one_is_not(
+    epoch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica of a removed incarnation counted as the one that was gone."""
+    story, tp = STORIES["grown again"], TopicPartition("t", 3)
+    held = {**story.held[2], (story.topic_id, 3): LogEnd(epoch, 6, 100)}
+    monkeypatch.setitem(story.held, 2, held)
+    cases = ((layout.topic("t"), torn), (layout.topic_history("t"), torn))
+    world = begun(story, cases)
+    # Not by the counter: it is above both.
+    world.write((Put(layout.PARTITION_EPOCH, Counter(9)),))
+    world.arrive(2, FormerRegistration.CRASHED)
+    noted = world.cluster.past.uncertain.topics.get("t", {})
+    assert (2 in noted.get(tp.partition, ())) == (epoch < 6)
 
 
 @pytest.mark.parametrize(("title", "index"), [("never resized", 0), ("grown", 3)])

@@ -1,7 +1,8 @@
 """What the nodes of the store say of each other: which of them contradict the others.
 
-Owns the rules of several nodes. Those of a single one: see ``metadata.soundness``. A node that
-another one contradicts is damaged like one that cannot be read: it is named, and changes nothing.
+Owns the rules of several nodes. Those of a single one: see ``metadata.soundness``; of epochs and
+their counters: ``epoch_counters``; of incarnations: ``incarnations``. A node that another one
+contradicts is damaged like one that cannot be read: it is named, and changes nothing.
 Its content is kept, and counts again once the others agree.
 
 | nodes that contradict each other | result |
@@ -10,13 +11,9 @@ Its content is kept, and counts again once the others agree.
 | member of its ISR that owes no stop, is not assigned | names becomes stale (promise 20) |
 | a deletion, and a topic with its id that is not marked | the deletion is damaged: it would |
 | | delete the replicas of a living topic |
-| an epoch, and the counter that gave it | the counter goes on above it, that of the |
-| | controller epoch at a load only; by more than a million, the node of the epoch is damaged |
 | a state in a topic that was resized, and no | the partition's node is damaged: its birth and |
 | node of its partition | retirement are not known |
 | a partition's node, and no state of it | the state is damaged: its ISR is not known |
-| an epoch, and no counter that could have given it | the counter is damaged: an epoch of a node |
-| | that is gone, higher than all others, could repeat |
 | a topic's counts, and its partitions | they are not known: ``completion`` counts |
 | a topic's id, and that of its history | the topic's node is damaged: replicas with the other id |
 | | would become stale |
@@ -38,22 +35,24 @@ None of this holds while the store counts as an older copy: its acceptance write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from uuid import UUID
 
 import msgspec
 
 from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState, LogEnd
 from tidelog.controller.decisions.ended_data import has_ended, was_accepted
+from tidelog.controller.decisions.epoch_counters import (
+    all_epochs,
+    controller_epochs,
+    former_epochs,
+    partition_epochs,
+)
 from tidelog.controller.decisions.incarnations import is_of_another, removed, reported_epochs
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import PartitionNode, PartitionState, Record, TopicHistory, TopicNode
 from tidelog.model.topics import TopicPartition
-
-MOST_RAISED = 1_000_000
-"""A counter may have gone back by as much as the acceptance of a restored store raises it."""
 
 
 def contradicted(cluster: ClusterState) -> Iterator[Damaged]:
@@ -61,11 +60,12 @@ def contradicted(cluster: ClusterState) -> Iterator[Damaged]:
     if cluster.went_back is not None:
         return
     yield from list(_histories(cluster, cluster.topics))
+    yield from list(former_epochs(cluster, cluster.topics))
     yield from list(removed(cluster, cluster.topics))
     yield from list(_states(cluster, cluster.states))
     yield from list(_lost(cluster, cluster.topics))
     yield from list(_deletions(cluster))
-    yield from list(_epochs(cluster))
+    yield from list(all_epochs(cluster))
     yield from list(_ids(cluster, cluster.topics))
     yield from list(_counts(cluster, cluster.topics))
 
@@ -75,14 +75,15 @@ def contradicted_of(cluster: ClusterState, topics: Collection[str]) -> Iterator[
     if cluster.went_back is not None:
         return
     yield from _histories(cluster, topics)
+    yield from list(former_epochs(cluster, topics))
     yield from removed(cluster, topics)
     yield from reported_epochs(cluster, topics)
     for name in topics:
         node = cluster.topics.get(name)
         places = [] if node is None else [TopicPartition(name, x) for x in node.partitions]
-        yield from list(_partition_epochs(cluster, places))
+        yield from list(partition_epochs(cluster, places))
         # This controller goes on in its own epoch, which is the one that the store has.
-        yield from list(_controller_epochs(cluster, places, raises=False))
+        yield from list(controller_epochs(cluster, places, raises=False))
         yield from _states(cluster, places)
         yield from _older(cluster, places)
     yield from _lost(cluster, topics)
@@ -431,64 +432,3 @@ def _deletions(cluster: ClusterState) -> Iterator[Damaged]:
         if alive is not None and alive not in cluster.marked:
             why = f"the topic {alive} has this id and is not being deleted"
             yield Damaged(layout.deletion(topic_id), why, node)
-
-
-def _epochs(cluster: ClusterState) -> Iterator[Damaged]:
-    """Yield the nodes far above their counters; the counters go on above all others."""
-    yield from _partition_epochs(cluster, cluster.partition_nodes)
-    yield from _controller_epochs(cluster, cluster.states, raises=True)
-    brokers = (((broker,), node.broker_epoch, node) for broker, node in cluster.brokers.items())
-    yield from _counted(cluster.counters, layout.BROKER_EPOCH, layout.broker, brokers)
-
-
-def _partition_epochs(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator[Damaged]:
-    """Yield the nodes of these partitions that are far above their counter, and raise it."""
-    born = (
-        (tp, node.partition_epoch, node)
-        for tp in places
-        if (node := cluster.partition_nodes.get(tp)) is not None
-    )
-    yield from _counted(cluster.counters, layout.PARTITION_EPOCH, layout.partition, born)
-
-
-def _controller_epochs(
-    cluster: ClusterState, places: Iterable[TopicPartition], *, raises: bool
-) -> Iterator[Damaged]:
-    """Yield the states of these partitions that are far above the controller epoch.
-
-    Only an activation raises it: an active controller owns the epoch that it has written, and
-    brokers refuse whichever other one it names.
-    """
-    led = (
-        (tp, state.controller_epoch, state)
-        for tp in places
-        if (state := cluster.states.get(tp)) is not None
-    )
-    counters = cluster.counters if raises else dict(cluster.counters)
-    yield from _counted(counters, layout.CONTROLLER_EPOCH, layout.state, led)
-
-
-def _counted(
-    counters: dict[str, int],
-    counter: str,
-    path_of: Callable[..., str],
-    given: Iterable[tuple[tuple[Any, ...], int, Record]],
-) -> Iterator[Damaged]:
-    """Yield what is far above the counter of its epochs, which goes on above all others.
-
-    ``given``: the arguments of ``path_of``, the epoch and the node of each.
-    """
-    is_missing = counter not in counters
-    most = counters.get(counter, 0) + MOST_RAISED
-    for place, epoch, node in given:
-        if epoch <= counters.get(counter, 0):
-            continue
-        if is_missing:
-            why = f"it is missing, but it gave {path_of(*place)} the epoch {epoch}"
-            yield Damaged(counter, why)
-            return
-        if epoch > most:
-            why = f"its epoch {epoch} is far above {counter}, {most - MOST_RAISED}"
-            yield Damaged(path_of(*place), why, node)
-        else:
-            counters[counter] = epoch

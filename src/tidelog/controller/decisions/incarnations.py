@@ -49,14 +49,18 @@ def reported_epochs(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Da
                 end = cluster.any_log_end(broker, tp)
                 if end is None or not is_of_another(cluster, tp, end):
                     continue
-                stored = cluster.partition_nodes[tp]
-                is_newer = end.partition_epoch > stored.partition_epoch
-                put = ": put a newer copy" if is_newer else ", which was never removed: put it"
+                stored, history = cluster.partition_nodes[tp], layout.topic_history(name)
+                if end.partition_epoch > stored.partition_epoch:
+                    put = ": put a newer copy back"
+                elif history in cluster.damaged:
+                    put = f": put {history} back first, which says whether that was removed"
+                else:
+                    put = ", which was never removed: put it back"
                 why = (
                     f"its partition epoch is {stored.partition_epoch}, and broker {broker} has a "
-                    f"replica of {end.partition_epoch}{put} back"
+                    f"replica of {end.partition_epoch}{put}"
                 )
-                yield Damaged(layout.partition(*tp), why, stored)
+                yield Damaged(layout.partition(*tp), why, stored, others=(history,))
                 break
 
 
@@ -66,12 +70,22 @@ def is_of_another(cluster: ClusterState, tp: TopicPartition, end: LogEnd) -> boo
     stored = cluster.partition_nodes.get(tp)
     if stored is None or end.partition_epoch in (-1, stored.partition_epoch):
         return False
+    if end.partition_epoch > stored.partition_epoch:
+        # No incarnation is older than one that a broker has seen, whenever it was born.
+        return True
     if stored.partition_epoch > cluster.loaded.partition_epoch:
         # It was born since this controller loaded the store: reports are older than it.
         return False
     history = cluster.topic_histories.get(tp.topic)
-    former = None if history is None else history.former.get(tp.partition)
-    if end.partition_epoch > stored.partition_epoch or former is None:
-        return True
+    if history is None:
+        # What was removed is not known: a replica of the node's own incarnation shows that it is
+        # the present one.
+        return not _is_reported(cluster, tp, stored.partition_epoch)
+    former = history.former.get(tp.partition)
     # Below 0: it was removed by a controller that did not note which incarnation.
-    return -1 < former.partition_epoch < end.partition_epoch
+    return former is None or -1 < former.partition_epoch < end.partition_epoch
+
+
+def _is_reported(cluster: ClusterState, tp: TopicPartition, epoch: int) -> bool:
+    ends = (cluster.any_log_end(broker, tp) for broker in cluster.replicas(tp))
+    return any(end is not None and end.partition_epoch == epoch for end in ends)

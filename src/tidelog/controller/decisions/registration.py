@@ -358,8 +358,12 @@ def _held_by_name(request: Registration) -> dict[TopicPartition, LogEnd]:
 def _is_same(cluster: ClusterState, tp: TopicPartition, end: LogEnd | None) -> bool:
     """Whether a replica can be of the present incarnation of its partition. While its topic cannot
     be read the partition's node may be wrong as well: one that the replica contradicts decides
-    nothing."""
+    nothing. Without the topic's history only a newer replica contradicts it."""
     node = cluster.partition_nodes.get(tp)
     if end is None or node is None:
         return end is not None
-    return end.partition_epoch in (-1, node.partition_epoch) or is_of_another(cluster, tp, end)
+    if end.partition_epoch in (-1, node.partition_epoch):
+        return True
+    if tp.topic not in cluster.topic_histories and end.partition_epoch < node.partition_epoch:
+        return False
+    return is_of_another(cluster, tp, end)
