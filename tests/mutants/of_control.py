@@ -184,6 +184,13 @@ MUTANTS = (
         "tests/wire/test_repaired_nodes.py",
     ),
     Mutant(
+        "31: a partition epoch above all that was written by hand counts as born since",
+        f"{DECISIONS}/incarnations.py::is_of_another",
+        "    is_judged = history is not None and tp in loaded.rewritten\n",
+        "    is_judged = False\n",
+        "tests/unit/controller/test_wrong_pairs.py",
+    ),
+    Mutant(
         "31: a partition whose last known holder died is begun again, empty",
         f"{DECISIONS}/completion.py::_newborn",
         "        if layout.state(*tp) in cluster.damaged:\n",

@@ -465,6 +465,38 @@ def test_a_replica_of_a_removed_incarnation_is_no_proof_against_the_partition() 
     assert lines(7) == [] and not cluster.damaged
 
 
+@pytest.mark.parametrize("index", [0, 3], ids=["as created", "born again"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["before they register", "after it"])
+def test_a_partition_epoch_above_all_that_was_written_by_hand_is_named_and_deletes_nothing(
+    is_first: bool, index: int
+) -> None:
+    """It counted as born since the controller had loaded the store: all replicas became stale."""
+    story, path = STORIES["grown again"], layout.partition("t", index)
+    world = begun(story, ((path, torn),))
+    fields = json.loads(story.nodes[path].data)
+    by_hand = json.dumps({**fields, "partition_epoch": story.newest + 1}).encode()
+
+    def come() -> None:
+        for broker in BROKERS:
+            world.arrive(broker, FormerRegistration.SAME)
+
+    if is_first:
+        assert world.put(path, by_hand).errors == []
+        come()
+    else:
+        come()
+        (line,) = world.put(path, by_hand).errors
+        right = fields["partition_epoch"]
+        assert f"has a replica of {right}, which was never removed: put it back" in line
+    assert set(world.cluster.damaged) == {path}
+    # Also when partitions are born meanwhile, and a broker registers again.
+    world.write((Put(layout.PARTITION_EPOCH, Counter(story.newest + 5)),))
+    come()
+    assert set(world.cluster.damaged) == {path}
+    world.repair([path])
+    world.check_repaired()
+
+
 def test_a_late_replica_of_a_removed_incarnation_damages_no_node_without_the_history() -> None:
     """The sound node was named as the wrong one, and nothing led the partition."""
     story, tp = STORIES["grown again"], TopicPartition("t", 3)

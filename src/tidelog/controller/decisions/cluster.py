@@ -85,10 +85,12 @@ class StorePast(NamedTuple):
 
 class LoadedStore(NamedTuple):
     """The revision and the newest partition epoch of a store when a controller loaded it; no
-    partition counts as newer while that is not known."""
+    partition counts as newer while that is not known. ``rewritten`` are the partitions whose nodes
+    other programs have written since: they are not born here, whatever their epochs."""
 
     revision: int = 0
     partition_epoch: int = HIGHEST_EPOCH
+    rewritten: frozenset[TopicPartition] = frozenset()
 
 
 class BrokerShortages(NamedTuple):
@@ -466,5 +468,6 @@ _DRAFTED = (
     "past",
     "confirmed",
     "configs_changed_at",
+    "loaded",
 )
-"""Fields that are a function of the nodes."""
+"""Fields that change with the nodes."""

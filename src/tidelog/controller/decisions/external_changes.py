@@ -40,6 +40,7 @@ from tidelog.controller.decisions.nodes import (
     check_topic,
     counts_as_none,
     indexes_with_state,
+    note_rewritten,
     take,
     why_none,
 )
@@ -162,9 +163,7 @@ def take_up(
             taken.notes.append(why_none(path))
         elif above != layout.CONFIG_CHANGES:
             taken.notes.append(f"{path} was {'removed' if node is None else 'written'}")
-    taken.errors += check_agreement(cluster, {x for x in map(layout.topic_of, nodes) if x})
-    for path in taken.former.keys() & cluster.damaged:
-        cluster.damaged[path] = replace(cluster.damaged[path], former=taken.former[path])
+    _judge(cluster, nodes, taken)
     writes += settled_again(cluster, unreadable, damaged.difference(cluster.damaged))
     completed = complete(cluster, entropy)
     deleted: Decision[list[str]] = Decision([])
@@ -177,6 +176,15 @@ def take_up(
     decided = (*written_once(cluster, kept), *deleted.writes)
     decided = decided or (Put(layout.REVISION, Counter(cluster.revision + 1)),)
     return Decision(taken, decided, splits=True)
+
+
+def _judge(cluster: ClusterState, nodes: Mapping[str, Node | None], taken: Taken) -> None:
+    """Judge by each other the nodes of topics that were taken up; what is damaged keeps the state
+    that was known before."""
+    note_rewritten(cluster, nodes)
+    taken.errors += check_agreement(cluster, {x for x in map(layout.topic_of, nodes) if x})
+    for path in taken.former.keys() & cluster.damaged:
+        cluster.damaged[path] = replace(cluster.damaged[path], former=taken.former[path])
 
 
 def settled_again(

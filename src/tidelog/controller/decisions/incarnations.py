@@ -73,10 +73,11 @@ def is_of_another(cluster: ClusterState, tp: TopicPartition, end: LogEnd) -> boo
     if end.partition_epoch > stored.partition_epoch:
         # No incarnation is older than one that a broker has seen, whenever it was born.
         return True
-    if stored.partition_epoch > cluster.loaded.partition_epoch:
+    history, loaded = cluster.topic_histories.get(tp.topic), cluster.loaded
+    is_judged = history is not None and tp in loaded.rewritten
+    if stored.partition_epoch > loaded.partition_epoch and not is_judged:
         # It was born since this controller loaded the store: reports are older than it.
         return False
-    history = cluster.topic_histories.get(tp.topic)
     if history is None:
         # What was removed is not known: a replica of the node's own incarnation shows that it is
         # the present one.

@@ -123,6 +123,16 @@ def check_agreement(cluster: ClusterState, topics: Collection[str]) -> list[str]
     return _damage(cluster, contradicted_of(cluster, topics))
 
 
+def note_rewritten(cluster: ClusterState, paths: Iterable[str]) -> None:
+    """Note the partitions whose nodes other programs have written: only a controller's own writes
+    make partitions that are newer than the reports of brokers."""
+    places = (layout.partition_of(path) for path in paths if not path.endswith("/state"))
+    written = {TopicPartition(*place) for place in places if place is not None}
+    if written:
+        there = (x for x in cluster.loaded.rewritten if layout.topic(x.topic) in cluster.versions)
+        cluster.loaded = cluster.loaded._replace(rewritten=frozenset((*there, *written)))
+
+
 def judge_reports(
     cluster: ClusterState, replicas: Mapping[tuple[UUID, int], LogEnd], held: Mapping[UUID, str]
 ) -> list[str]:
