@@ -191,6 +191,20 @@ MUTANTS = (
         "tests/unit/controller/test_wrong_pairs.py",
     ),
     Mutant(
+        "31: damage that is found beside a state that cannot be read is forgotten",
+        f"{DECISIONS}/soft_state.py::_can_be_of",
+        "(tp in cluster.states or layout.state(*tp) in cluster.damaged)",
+        "tp in cluster.states",
+        "tests/unit/controller/test_registration.py",
+    ),
+    Mutant(
+        "31: a replica that was built again beside a state that cannot be read is healed",
+        f"{DECISIONS}/soft_state.py::_counts_on",
+        "        return layout.state(*tp) in cluster.damaged\n",
+        "        return False\n",
+        "tests/unit/controller/test_registration.py",
+    ),
+    Mutant(
         "31: a partition whose last known holder died is begun again, empty",
         f"{DECISIONS}/completion.py::_newborn",
         "        if layout.state(*tp) in cluster.damaged:\n",

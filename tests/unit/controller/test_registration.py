@@ -434,6 +434,28 @@ def test_a_loss_while_the_state_cannot_be_read_is_known_when_it_can_be(
     assert layout.UNCERTAIN_REPLICAS not in world.nodes()
 
 
+@pytest.mark.parametrize("is_of_state", [True, False], ids=["state", "topic"])
+@pytest.mark.parametrize("broker", [1, 2])
+def test_damage_that_is_found_beside_a_torn_node_is_known_when_it_can_be_read(
+    broker: int, is_of_state: bool
+) -> None:
+    """The report was dropped: a replica that was built again, empty, stayed in the ISR."""
+    world = World(1, 2)
+    world.create(TopicToCreate("t", 1, 2))
+    cluster, path = world.cluster, layout.state("t", 0) if is_of_state else layout.topic("t")
+    topic_id, whole = cluster.topic_id("t"), world.nodes()[path].data
+    outside(world, Set(path, b"torn"))
+    assert note_damaged(cluster, broker, [(UUID(int=99), T0)]) == ([], [])
+    assert note_damaged(cluster, broker, [(topic_id, T0)]) == ([T0], [])
+    world.commit_only(take_out(cluster, [T0]).writes)
+    # It was fetched again, from the leader that its broker knows.
+    assert note_damaged(cluster, broker, []) == ([], [])
+    outside(world, Set(path, whole))
+    now, other = cluster.states[T0], 3 - broker
+    assert (now.leader, now.isr) == (other, [other])
+    assert note_damaged(cluster, broker, []) == ([], [T0])
+
+
 def test_the_last_replica_that_lost_power_beside_a_torn_state_leads_flagged() -> None:
     world = World(1, 2)
     world.create(TopicToCreate("t", 1, 2))

@@ -24,6 +24,7 @@ from tidelog.controller.decisions.cluster import (
 )
 from tidelog.controller.decisions.reassignments import Answered
 from tidelog.controller.decisions.registration import Registration
+from tidelog.metadata import layout
 from tidelog.model.topics import TopicPartition
 
 Noted = TypeVar("Noted")
@@ -124,13 +125,10 @@ def note_damaged(
     """Take up all replicas that a broker reports as damaged; return the new ones and the healed.
 
     A replica that was in sync when it was damaged stays damaged until another leads without it: a
-    replica that was built again has none of the records that it had.
+    replica that was built again has none of the records that it had. One whose state cannot be read
+    may have been in sync.
     """
-    reported = {
-        tp
-        for topic_id, tp in damaged
-        if topic_id in (NO_ID, cluster.topic_id(tp.topic)) and tp in cluster.states
-    }
+    reported = {tp for topic_id, tp in damaged if _can_be_of(cluster, topic_id, tp)}
     broken = {tp for x, tp in cluster.broken if x == broker}
     healed = {tp for tp in broken - reported if not _counts_on(cluster, broker, tp)}
     cluster.broken.update((broker, tp) for tp in reported)
@@ -181,9 +179,20 @@ def note_shortages(
     return None if reasons == ({} if before is None else before.reasons) else reasons
 
 
+def _can_be_of(cluster: ClusterState, topic_id: UUID, tp: TopicPartition) -> bool:
+    """Return whether a partition can have a replica of this id, though nodes of it are damaged."""
+    ids = {NO_ID, cluster.topic_id(tp.topic)}
+    history = cluster.topic_histories.get(tp.topic)
+    if history is not None and layout.topic(tp.topic) in cluster.damaged:
+        ids.add(layout.parse_id(history.topic_id) or NO_ID)
+    return topic_id in ids and (tp in cluster.states or layout.state(*tp) in cluster.damaged)
+
+
 def _counts_on(cluster: ClusterState, broker: int, tp: TopicPartition) -> bool:
     state = cluster.states.get(tp)
-    return state is not None and broker in (*state.isr, *state.eligible_replicas)
+    if state is None:
+        return layout.state(*tp) in cluster.damaged
+    return broker in (*state.isr, *state.eligible_replicas)
 
 
 def forget(cluster: ClusterState, broker: int) -> None:
