@@ -205,6 +205,13 @@ MUTANTS = (
         "tests/unit/controller/test_registration.py",
     ),
     Mutant(
+        "31: a corrected assignment leaves out a broker that has a replica",
+        f"{DECISIONS}/agreement.py::corrected",
+        "        if left <= here and all(cluster.any_log_end(x, tp) is None for x in left):\n",
+        "        if True:\n",
+        "tests/unit/controller/test_agreement.py",
+    ),
+    Mutant(
         "31: a partition whose last known holder died is begun again, empty",
         f"{DECISIONS}/completion.py::_newborn",
         "        if layout.state(*tp) in cluster.damaged:\n",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import msgspec
+import pytest
 
 from tests.support.controller_world import World
 from tests.support.resizing_world import ResizingWorld
-from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.cluster import ClusterState, LogEnd
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.external_changes import changed, take_up
@@ -23,6 +25,7 @@ from tidelog.metadata.records import (
     Record,
 )
 from tidelog.metadata.store import Node
+from tidelog.model.levels import LATEST, Level, level_of
 from tidelog.model.topics import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -90,6 +93,44 @@ def test_a_contradicted_state_counts_again_when_the_other_node_is_repaired() -> 
     take_up(draft, found, world.chance, deletes=True)
     assert not draft.damaged
     assert draft.states[T0] == world.cluster.states[T0]
+
+
+@pytest.mark.parametrize("level", [LATEST, level_of("1.4")])
+def test_a_wrong_assignment_is_corrected_if_that_makes_no_replica_stale(level: Level) -> None:
+    """The wrong one was restored: the operator had to remove the topic's node and create it."""
+    world, path = made(), layout.topic("t")
+    right, topic_id = world.cluster.topics["t"], world.cluster.topic_id("t")
+    wrong = msgspec.structs.replace(right, partitions={0: [3, 2], 1: [2, 3]})
+    replica = {(topic_id, 0): LogEnd(1, 0, 5)}
+    hosts: dict[int, dict[tuple[UUID, int], LogEnd]] = {1: replica, 2: replica, 3: {}}
+
+    def written(partitions: dict[int, list[int]], **changes: Any) -> tuple[ClusterState, list[str]]:
+        cluster = read_with(world, topic=wrong)
+        assert list(cluster.damaged) == [layout.state(*T0)]
+        cluster.level, cluster.brokers = level, world.cluster.brokers
+        cluster.inventories = hosts
+        for name, value in changes.items():
+            setattr(cluster, name, value)
+        node = msgspec.structs.replace(wrong, partitions=partitions)
+        found = {path: Node(layout.encode(node), 7)}
+        return cluster, take_up(cluster, found, world.chance, deletes=True).answer.errors
+
+    cluster, errors = written(right.partitions)
+    assert (cluster.topics["t"], cluster.damaged, errors) == (right, {}, [])
+    assert cluster.states[T0].isr == [1, 2]
+    for refused, changes in (
+        # What it leaves out has a replica, or may have one.
+        (right.partitions, {"inventories": {**hosts, 3: replica}}),
+        (right.partitions, {"inventories": {1: replica, 2: replica}}),
+        (right.partitions, {"presumed": {3}}),
+        # The state agrees with neither, or it does not contradict what is known.
+        ({0: [3, 1], 1: [2, 3]}, {}),
+        ({0: [3, 2], 1: [2, 1]}, {}),
+    ):
+        cluster, errors = written(refused, **changes)
+        assert cluster.topics["t"] == wrong
+        assert list(cluster.damaged) == [layout.state(*T0)]
+        assert "the former ones are restored" in errors[0]
 
 
 def test_the_deletion_of_a_living_topic_is_damaged_and_deletes_nothing() -> None:

@@ -398,6 +398,31 @@ def _states(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator
             yield Damaged(layout.state(*tp), why, state)
 
 
+def corrected(
+    cluster: ClusterState, name: str, present: TopicNode, written: TopicNode
+) -> dict[int, list[int]]:
+    """Return the replicas that another program has put right in a topic's node, by partition.
+
+    The state contradicts those that were known, and agrees with these. Whatever they leave out is
+    registered here and has no replica, so that none becomes stale if the state was the wrong one.
+    """
+    right = {}
+    for index, replicas in written.partitions.items():
+        tp, former = TopicPartition(name, index), present.partitions.get(index, replicas)
+        damaged = cluster.damaged.get(layout.state(*tp))
+        state = None if damaged is None else damaged.record
+        if former == replicas or not isinstance(state, PartitionState):
+            continue
+        is_former_right = _why_not_of(cluster, tp, state, former) is None
+        if is_former_right or _why_not_of(cluster, tp, state, replicas) is not None:
+            continue
+        left = set(former).difference(replicas)
+        here = cluster.inventories.keys() & cluster.brokers.keys() - cluster.presumed
+        if left <= here and all(cluster.any_log_end(x, tp) is None for x in left):
+            right[index] = replicas
+    return right
+
+
 def _why_not_of(
     cluster: ClusterState, tp: TopicPartition, state: PartitionState, replicas: list[int]
 ) -> str | None:

@@ -11,6 +11,8 @@ Owns the meaning of each external change. How the controller notices it: see
 | a topic's node without our fields, or with another id | the controller restores them |
 | other replicas, or fewer partitions, in a topic's node | the former ones are restored: only a |
 | | reassignment moves replicas; missing data deletes nothing (promises 20, 21) |
+| other replicas, where the state contradicts those that are known | they are taken up if the |
+| | state agrees with them, and what they leave out has no replica (``agreement``) |
 | a topic's node removed or unreadable | reported as damaged; brokers leave the topic as it is |
 | the same node, repaired | leaders are elected where they died meanwhile; all is sent |
 | ``/admin/delete_topics/T`` | the topic is deleted (``deletion.take_up``) |
@@ -28,6 +30,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from tidelog.controller.decisions import config_effects, reassignment_node
+from tidelog.controller.decisions.agreement import corrected
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
@@ -339,10 +342,9 @@ def _take_partition(
 def _put_right(
     cluster: ClusterState, name: str, present: TopicNode, written: TopicNode, taken: Taken
 ) -> TopicNode:
-    partitions = {**written.partitions, **present.partitions}
-    if any(
-        written.partitions.get(index) != present.partitions[index] for index in present.partitions
-    ):
+    right = {**present.partitions, **corrected(cluster, name, present, written)}
+    partitions = {**written.partitions, **right}
+    if any(written.partitions.get(index) != replicas for index, replicas in right.items()):
         taken.errors.append(
             f"{layout.topic(name)} was rewritten with other replicas or fewer partitions: the "
             "former ones are restored. A reassignment moves replicas."
@@ -356,7 +358,7 @@ def _put_right(
         )
     if cluster.level.resizes:
         written = without_counts(present, written)
-        partitions = present.partitions
+        partitions = right
     return msgspec.structs.replace(
         written,
         partitions=dict(sorted(partitions.items())),
