@@ -265,6 +265,48 @@ def test_the_file_of_a_segment_that_came_back_without_it_proves_nothing(tmp_path
     assert check_aborted(log, random.Random(1)) == count
 
 
+class Noting(QuickDisk):
+    """A disk that notes what is done to the names in one directory."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.done: list[str] = []
+
+    def note(self, what: str, path: str) -> None:
+        if path.startswith(self.directory):
+            self.done.append(what)
+
+    def rename(self, source: str, target: str) -> None:
+        self.note("rename", source)
+        super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self.note("remove", path)
+        super().remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.note("sync", path)
+        super().sync_directory(path)
+
+
+def test_a_file_that_gets_its_name_back_has_it_durably_before_the_other_goes(
+    tmp_path: Path,
+) -> None:
+    log = filled(tmp_path)
+    ending = Ending(log.end_offset, log.high_watermark, clean=True)
+    assert log.close()
+    for file in files_of(log, 0):
+        file.rename(f"{file}{names.DELETED}")
+    disk = Noting(log.path)
+    reopen(tmp_path, log.configs, resources(disk), ending=ending)
+    assert disk.done == ["rename", "sync", "remove"]
+    disk.done.clear()
+    for file in files_of(log, 0):
+        Path(f"{file}{names.DELETED}").write_bytes(b"")
+    reopen(tmp_path, log.configs, resources(disk), ending=ending)
+    assert disk.done == ["remove", "remove"], "a start that doubts no segment does not wait"
+
+
 def test_a_full_disk_leaves_the_files_to_the_next_sync(tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = new_log(tmp_path, SMALL, resources(disk))

@@ -139,7 +139,9 @@ def _tidy(resources: Resources, directory: str) -> None:
     disk = resources.disk
     listed = disk.list(directory)
     if any(name.endswith(_ABORTED_DELETED) for name in listed):
-        _doubt_aborted(resources, directory)
+        if _doubt_aborted(resources, directory):
+            # Before the other file of the two goes: no crash may leave neither.
+            disk.sync_directory(directory)
         listed = disk.list(directory)
     for name in listed:
         is_draft = name.endswith((names.DELETED, names.CLEANED, names.TEMPORARY))
@@ -163,14 +165,16 @@ def _tidy(resources: Resources, directory: str) -> None:
                 disk.remove(f"{directory}/{name}")
 
 
-def _doubt_aborted(resources: Resources, directory: str) -> None:
-    """Let the batches say what was aborted in a segment without files of that, if one is renamed.
+def _doubt_aborted(resources: Resources, directory: str) -> bool:
+    """Let the batches say what was aborted in a segment without files of that, if one is renamed;
+    return whether a file got its name back.
 
     A power loss may undo the removal of a segment, and not that of these files; without them it
     would have no aborted transactions. Or they are of a segment that was cut off: one of the two
     proves nothing.
     """
     listed = set(resources.disk.list(directory))
+    is_doubted = False
     for name in sorted(listed):
         for suffix in names.ABORTED_SUFFIXES:
             base = names.offset_of(name, suffix + names.DELETED)
@@ -180,6 +184,8 @@ def _doubt_aborted(resources: Resources, directory: str) -> None:
                 path = f"{directory}/{names.file_name(base, suffix)}"
                 resources.disk.rename(path + names.DELETED, path)
                 listed.add(names.file_name(base, suffix))
+                is_doubted = True
+    return is_doubted
 
 
 def _complete_swap(resources: Resources, directory: str, base: int) -> None:
