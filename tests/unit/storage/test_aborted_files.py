@@ -307,6 +307,35 @@ def test_a_file_that_gets_its_name_back_has_it_durably_before_the_other_goes(
     assert disk.done == ["remove", "remove"], "a start that doubts no segment does not wait"
 
 
+class CountedOffset(int):
+    """An offset that counts how often one is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedOffset.compared += 1
+        return int(self) == other
+
+    def __lt__(self, other: int) -> bool:
+        CountedOffset.compared += 1
+        return int(self) < int(other)
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("first", ["newest", "oldest"])
+def test_a_segment_that_goes_is_not_looked_for_among_all(first: str) -> None:
+    files = aborted_files.AbortedFiles()
+    files.begin_with(map(CountedOffset, range(1024)))
+    CountedOffset.compared = 0
+    for base in range(1023, -1, -1) if first == "newest" else range(1024):
+        files.forget(base)
+        assert not files.has(base)
+    assert files.bases == []
+    assert CountedOffset.compared <= 1024 * 25
+    files.forget(5)
+
+
 def test_a_full_disk_leaves_the_files_to_the_next_sync(tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = new_log(tmp_path, SMALL, resources(disk))

@@ -107,9 +107,10 @@ class AbortedFiles:
         self.hold(base, bytes(held.entries[: bytes_below(held.entries, end)]))
 
     def forget(self, base: int) -> None:
-        """A segment is gone, and its files with it."""
-        if self.has(base):
-            self.bases.remove(base)
+        """A segment is gone, and its files with it. Looks at few of the others."""
+        place = bisect_left(self.bases, base)
+        if place < len(self.bases) and self.bases[place] == base:
+            del self.bases[place]
             self.held.pop(base, None)
 
     def elsewhere(self) -> AbortedFiles:
