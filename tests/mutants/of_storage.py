@@ -620,8 +620,22 @@ MUTANTS = (
     Mutant(
         "an aborted index counts without its check",
         "src/tidelog/storage/log/aborted.py::checked_entries",
-        "    return entries if encode_check(entries) == check else None\n",
-        "    return entries\n",
+        "    if encode_check(entries) != check or not _begins_at(content[size:], claimed):\n",
+        "    if not _begins_at(content[size:], claimed):\n",
+        ABORTED,
+    ),
+    Mutant(
+        "what another program has added to an aborted index is passed over",
+        "src/tidelog/storage/log/aborted.py::checked_entries",
+        "    if encode_check(entries) != check or not _begins_at(content[size:], claimed):\n",
+        "    if encode_check(entries) != check:\n",
+        ABORTED,
+    ),
+    Mutant(
+        "an aborted index gets its name back after the other file of its segment is gone",
+        "src/tidelog/storage/log/recovery.py::_tidy",
+        "            disk.sync_directory(directory)\n",
+        "            pass\n",
         ABORTED,
     ),
     Mutant(

@@ -41,7 +41,20 @@ def test_the_check_hashes_the_entries_first_and_its_head_last() -> None:
     head = b"\0\0" + (2).to_bytes(4, "big")
     check = encode_check(content)
     assert check == head + crc32c(content + head).to_bytes(4, "big")
-    assert checked_entries(content, check) == content
+    assert checked_entries(content, check, 31) == content
+
+
+@pytest.mark.parametrize(
+    ("claimed", "is_proved"), [(0, True), (29, True), (30, True), (31, False), (1000, False)]
+)
+def test_entries_after_those_of_the_check_are_not_passed_over_below_what_is_claimed(
+    claimed: int, is_proved: bool
+) -> None:
+    one, check = encode_aborted([ONE]), encode_check(encode_aborted([ONE]))
+    assert checked_entries(encode_aborted(BOTH), check, claimed) == (one if is_proved else None)
+    assert checked_entries(one, check, claimed) == one
+    assert checked_entries(one + b"\0", check, claimed) is None, "whose marker may be any"
+    assert checked_entries(encode_aborted([TWO, ONE]), check, 0) is None
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,62 @@ def test_entries_after_those_of_the_check_do_not_count(tmp_path: Path) -> None:
     assert check_aborted(log, random.Random(1)) == count + 1
 
 
+def gone_on_without_checks(path: Path, *, rolls: bool) -> PartitionLog:
+    """A log in whose last segment a program that knows no check has aborted transactions, Kafka for
+    one: its check proves the first of them only. Stopped cleanly."""
+    log = filled(path)
+    base = log.segments.active.base_offset
+    check = files_of(log, base)[1]
+    before = check.read_bytes()
+    send(log, 50, 1)
+    for sequence in range(100, 103):
+        send(log, 7, sequence)
+        end(log, 7, committed=False)
+    if rolls:
+        log.roll(NOW_MS)
+        send(log, 7, 103)
+        end(log, 7, committed=False)
+    end(log, 50, committed=False)
+    log.raise_watermark(log.end_offset)
+    assert log.close()
+    assert check.read_bytes() != before
+    check.write_bytes(before)
+    if rolls:
+        files_of(log, log.segments.active.base_offset)[1].unlink()
+    return log
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("rolls", [True, False])
+def test_what_another_program_has_added_is_made_of_the_batches(
+    tmp_path: Path, rolls: bool, clean: bool
+) -> None:
+    former = gone_on_without_checks(tmp_path, rolls=rolls)
+    whole = {base: markers(former, base) for base in former.aborted.bases}
+    assert len(whole) == 3 + rolls
+    ending = Ending(former.end_offset, former.high_watermark, clean=clean)
+    log = reopen(tmp_path, former.configs, ending=ending)
+    count = 3 * SEGMENT + 1 + 4 + rolls
+    assert check_aborted(log, random.Random(1)) == count
+    log.sync()
+    for base, expected in whole.items():
+        assert markers(log, base) == expected
+        file, check = files_of(log, base)
+        assert check.read_bytes() == encode_check(file.read_bytes())
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3, 5, 7])
+def test_a_cut_among_what_another_program_has_added(tmp_path: Path, cut: int) -> None:
+    former = gone_on_without_checks(tmp_path, rolls=True)
+    ending = Ending(former.end_offset, former.high_watermark, clean=True)
+    log = reopen(tmp_path, former.configs, ending=ending)
+    place = log.segments[-2].next_offset - cut
+    assert finish(log.truncation(place, NOW_MS)) is None
+    count = check_aborted(log, random.Random(cut))
+    log.sync()
+    assert check_aborted(restarted(tmp_path, log), random.Random(cut)) == count
+
+
 @pytest.mark.parametrize("cut", range(1, 40, 2))
 def test_a_cut_takes_the_aborted_transactions_after_it(tmp_path: Path, cut: int) -> None:
     log = filled(tmp_path)
@@ -457,6 +513,18 @@ def test_compaction_keeps_what_was_aborted(tmp_path: Path, lost: int | None) -> 
     assert {one.marker for one in aborted_in_batches(log)} <= {one.last_offset for one in found}
     again = restarted(tmp_path, log)
     assert aborted_between(again, 0, log.end_offset).transactions == found
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_what_is_merged_is_proved_if_all_of_it_was(tmp_path: Path, adds: bool) -> None:
+    log = filled(tmp_path)
+    bases = log.aborted.bases
+    if adds:
+        file, check = files_of(log, bases[1])
+        check.write_bytes(encode_check(file.read_bytes()[:-ENTRY_BYTES]))
+    aborted_files.write_merged(QuickDisk(), log.path, bases)
+    merged, check = (Path(f"{path}{names.CLEANED}") for path in files_of(log, 0))
+    assert (check.read_bytes() == encode_check(merged.read_bytes())) is not adds
 
 
 def cleanable_with_aborted(log: PartitionLog) -> PartitionLog:

@@ -122,16 +122,30 @@ def encode_check(content: Buffer) -> bytes:
     return check_with(len(content), crc_of_entries(content))
 
 
-def checked_entries(content: bytes | None, check: bytes | None) -> bytes | None:
-    """Return the entries that the check of a file proves; None when it proves none, or either is
-    missing (None). Entries after those were added later, and their check was not written."""
+def checked_entries(content: bytes | None, check: bytes | None, claimed: int) -> bytes | None:
+    """Return the entries that the check of a file proves; None when it proves none, or not all with
+    markers below ``claimed``, or either is missing (None).
+
+    A sync writes the check of its entries before their markers are claimed. So entries after those
+    of the check, from a marker below that on, are of another program that had the log meanwhile.
+    """
     if content is None or check is None or len(check) != _CHECK_HEAD.size + _CRC.size:
         return None
     version, count = _CHECK_HEAD.unpack_from(check)
-    entries = content[: count * ENTRY_BYTES] if count >= 0 else b""
-    if version != VERSION or len(entries) != count * ENTRY_BYTES:
+    size = count * ENTRY_BYTES
+    if version != VERSION or not 0 <= size <= len(content):
         return None
-    return entries if encode_check(entries) == check else None
+    entries = content[:size]
+    if encode_check(entries) != check or not _begins_at(content[size:], claimed):
+        return None
+    return entries
+
+
+def _begins_at(added: bytes, claimed: int) -> bool:
+    """Whether entries have no marker below ``claimed``; part of one is not known to have none."""
+    if len(added) < ENTRY_BYTES:
+        return not added
+    return PackedAborted(added)[0].last_offset >= claimed
 
 
 def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:

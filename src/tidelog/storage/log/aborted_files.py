@@ -7,7 +7,8 @@ that. Not when they are written: see `aborted_writing`. Not their bytes: see `ab
 |-------------------------------|------------------------------------------------------------|
 | neither file                  | none                                                       |
 | both, and the check fits      | what the file says                                         |
-| one, or a check that is wrong | what the batches say: the file is written again            |
+| one, a check that is wrong,   | what the batches say: the file is written again            |
+| or entries after its own      |                                                            |
 
 What a segment has at or above the recovery point is known from batches, and kept in memory until it
 is written. So the active segment's stays in memory, 34 bytes for each transaction.
@@ -19,6 +20,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tidelog.records.batch import MAX_INT64
 from tidelog.runtime.disk import Disk
 from tidelog.storage import names
 from tidelog.storage.log.aborted import (
@@ -139,13 +141,15 @@ def bases_in(listed: Iterable[str]) -> set[int]:
     }
 
 
-def read_entries(disk: Disk, directory: str, base: int) -> tuple[bytes | None, bool]:
-    """Return the entries that a segment's check proves, None when it proves none; and whether the
-    file has these only. Blocks. OSError of the reads."""
+def read_entries(
+    disk: Disk, directory: str, base: int, claimed: int = MAX_INT64
+) -> tuple[bytes | None, bool]:
+    """Return the entries that a segment's check proves, None when it does not prove all with
+    markers below ``claimed``; and whether the file has these only. Blocks. OSError of the reads."""
     content, check = (
         disk.read(path) if disk.exists(path) else None for path in paths_of(directory, base)
     )
-    entries = checked_entries(content, check)
+    entries = checked_entries(content, check, claimed)
     return entries, entries is not None and content is not None and len(entries) == len(content)
 
 

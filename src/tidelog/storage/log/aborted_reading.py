@@ -71,7 +71,7 @@ def _entries_of(log: LogState, base: int) -> Entries:
         return PackedAborted(held.entries)
     segment = log.segments[log.segments.segment_at(base)]
     content, check = (_read(log, segment.path(suffix)) for suffix in names.ABORTED_SUFFIXES)
-    entries = checked_entries(content, check)
+    entries = checked_entries(content, check, segment.next_offset)
     return _from_batches(log, segment) if entries is None else PackedAborted(entries)
 
 

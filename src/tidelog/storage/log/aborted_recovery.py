@@ -40,7 +40,7 @@ def find_aborted(log: LogState, checked: CheckedBatches | None) -> None:
         entries: bytes | None = b""
         is_all = True
         if base in bases:
-            entries, is_all = read_entries(disk, log.path, base)
+            entries, is_all = read_entries(disk, log.path, base, claimed)
         if entries is None:
             by_batches = aborted_by_batches(disk, log.path, log.segments, base, end)
             log.aborted.hold(base, encode_aborted(by_batches))
@@ -63,7 +63,7 @@ def entries_below(disk: Disk, directory: str, segments: Sequence[Segment], end: 
     """Return the entries of the last one of ``segments``, of markers below ``end``. In any thread;
     OSError, Unsound."""
     base = segments[-1].base_offset
-    entries, _ = read_entries(disk, directory, base)
+    entries, _ = read_entries(disk, directory, base, end)
     if entries is None:
         return encode_aborted(aborted_by_batches(disk, directory, segments, base, end))
     return entries[: bytes_below(entries, end)]
