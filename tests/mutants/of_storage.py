@@ -613,8 +613,15 @@ MUTANTS = (
     Mutant(
         "a start does not look for aborts above the recovery point",
         "src/tidelog/storage/log/aborted_recovery.py::find_aborted",
-        "    if checked is not None and _has_aborted(checked, claimed):\n",
-        "    if False:\n",
+        "    if checked is None or not _has_aborted(checked, claimed):\n",
+        "    if True:\n",
+        ABORTED,
+    ),
+    Mutant(
+        "a start that rebuilds one file forgets what was aborted before the recovery point",
+        "src/tidelog/storage/log/aborted_recovery.py::find_aborted",
+        "                begin = base\n",
+        "                pass\n",
         ABORTED,
     ),
     Mutant(

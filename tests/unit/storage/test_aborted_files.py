@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,13 +30,13 @@ from tests.support.transactional_logs import (
 )
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.work import finish
-from tidelog.records.batch import NO_SEQUENCE
+from tidelog.records.batch import NO_SEQUENCE, BatchHeader
 from tidelog.storage import names
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import applying
 from tidelog.storage.log import aborted as aborted_module
-from tidelog.storage.log import aborted_files
+from tidelog.storage.log import aborted_files, aborted_recovery
 from tidelog.storage.log.aborted import (
     ENTRY_BYTES,
     decode_aborted,
@@ -202,6 +203,58 @@ def test_a_file_that_is_missing_or_wrong_is_made_of_the_batches(
         file, check = files_of(log, base)
         assert check.read_bytes() == encode_check(file.read_bytes())
     assert list(log.aborted.held) == [log.segments.active.base_offset]
+
+
+def headers_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The offsets of all batches that are read from now on to find what was aborted."""
+    read: list[int] = []
+    plain = aborted_recovery.scan
+
+    def scan(*args: Any, **options: Any) -> Iterator[tuple[int, BatchHeader]]:
+        for position, header in plain(*args, **options):
+            read.append(header.base_offset)
+            yield position, header
+
+    monkeypatch.setattr(aborted_recovery, "scan", scan)
+    return read
+
+
+@pytest.mark.parametrize("has_snapshots", [True, False])
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_a_start_reads_the_batches_once_however_many_files_are_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, has_snapshots: bool
+) -> None:
+    log = filled(tmp_path, 8)
+    count = len(aborted_in_batches(log))
+    for base in log.aborted.bases:
+        files_of(log, base)[1].unlink()
+    if not has_snapshots:
+        for snapshot in Path(log.path).glob(f"*{names.SNAPSHOT}"):
+            snapshot.unlink()
+    base = log.segments[place].base_offset
+    read = headers_read(monkeypatch)
+    log = restarted(tmp_path, log, recovery_point=base + 5)
+    first = base if has_snapshots else 0
+    assert read == [*range(first, log.end_offset)]
+    assert check_aborted(log, random.Random(1)) == count
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_reads_no_batch_above_the_claimed_ones_in_which_nothing_was_aborted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: bool
+) -> None:
+    log = filled(tmp_path)
+    base, end_of_aborted = log.segments.active.base_offset, log.end_offset
+    for sequence in range(50):
+        put_own(log, batch(1))
+        send(log, 8, 100 + sequence)
+        end(log, 8)
+    files_of(log, base)[1].unlink()
+    read = headers_read(monkeypatch)
+    log = restarted(tmp_path, log, clean=clean)
+    assert read[0] == base
+    assert len(read) == (log.end_offset if clean else end_of_aborted + 1) - base
+    check_aborted(log, random.Random(1))
 
 
 def test_entries_after_those_of_the_check_do_not_count(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def _read(log: LogState, path: str) -> bytes | None:
 
 def _from_batches(log: LogState, segment: Segment) -> Entries:
     begin, end = segment.base_offset, segment.next_offset
-    transactions = aborted_by_batches(log.resources.disk, log.path, log.segments, begin, end)
+    transactions = list(aborted_by_batches(log.resources.disk, log.path, log.segments, begin, end))
     if log.change is not LogChange.SWAP:
         # The next sync writes the file again: not while a thread gives it another name.
         log.aborted.hold(begin, encode_aborted(transactions))

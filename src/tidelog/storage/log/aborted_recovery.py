@@ -6,7 +6,7 @@ recovery point, if their checks fit, and the batches for all else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tidelog.runtime.disk import Disk
 from tidelog.storage.log.aborted import AbortedTransaction, aborted, bytes_below, encode_aborted
@@ -23,33 +23,35 @@ def find_aborted(log: LogState, checked: CheckedBatches | None) -> None:
     """Give a log that is being opened its aborted transactions.
 
     ``checked``: of all batches above the recovery point, or None without any. Reads the files of
-    the segments that end above that; batches only where a check is wrong, or where a transaction
-    was aborted above it. OSError, Unsound.
+    the segment with the recovery point, and batches only where their check is wrong, or where a
+    transaction was aborted above that: once, however many segments there are. OSError, Unsound.
     """
-    claimed = log.synced_end_offset
-    bases = log.recovered.aborted & {segment.base_offset for segment in log.segments}
+    claimed, end = log.synced_end_offset, log.end_offset
+    segments = log.segments
+    bases = log.recovered.aborted & {segment.base_offset for segment in segments}
     log.aborted.begin_with(bases)
-    disk, active = log.resources.disk, log.segments.active
-    later: list[AbortedTransaction] = []
-    if checked is not None and _has_aborted(checked, claimed):
-        later = aborted_by_batches(disk, log.path, log.segments, claimed, log.end_offset)
-    for segment in reversed(log.segments):
-        if segment.next_offset <= claimed and segment is not active:
-            break
-        base, end = segment.base_offset, segment.next_offset
-        entries: bytes | None = b""
-        is_all = True
-        if base in bases:
-            entries, is_all = read_entries(disk, log.path, base, claimed)
-        if entries is None:
-            by_batches = aborted_by_batches(disk, log.path, log.segments, base, end)
-            log.aborted.hold(base, encode_aborted(by_batches))
-            continue
+    place = segments.segment_at(claimed)
+    # What files say above the recovery point does not count, so they are not read.
+    for later in segments[place + 1 :]:
+        if later.base_offset in bases:
+            log.aborted.hold(later.base_offset, b"")
+    begin, base = claimed, segments[place].base_offset
+    if base in bases:
+        entries, is_all = b"", False
+        if base < claimed:
+            proved, is_all = read_entries(log.resources.disk, log.path, base, claimed)
+            if proved is None:
+                begin = base
+            else:
+                entries = proved
         kept = entries[: bytes_below(entries, claimed)]
-        added = encode_aborted([one for one in later if base <= one.last_offset < end])
-        if base in bases or added:
-            is_written = is_all and not added and len(kept) == len(entries)
-            log.aborted.hold(base, kept + added, are_written=is_written)
+        log.aborted.hold(base, kept, are_written=is_all and len(kept) == len(entries))
+    if checked is None or not _has_aborted(checked, claimed):
+        end = claimed
+    if begin < end:
+        disk, path = log.resources.disk, log.path
+        for entry in aborted_by_batches(disk, path, segments, begin, end):
+            log.aborted.add(segments[segments.segment_at(entry.last_offset)].base_offset, entry)
 
 
 def _has_aborted(checked: CheckedBatches, claimed: int) -> bool:
@@ -71,17 +73,17 @@ def entries_below(disk: Disk, directory: str, segments: Sequence[Segment], end: 
 
 def aborted_by_batches(
     disk: Disk, directory: str, segments: Sequence[Segment], begin: int, end: int
-) -> list[AbortedTransaction]:
-    """Return the aborted transactions with markers from ``begin`` up to ``end``, as batches have
+) -> Iterator[AbortedTransaction]:
+    """Yield the aborted transactions with markers from ``begin`` up to ``end``, as batches have
     them.
 
     One whose first records are gone begins at the first that is left; one without records is none.
-    Grows with the headers from the newest snapshot of producers below ``begin`` on. OSError,
-    Unsound when batches of that range cannot be walked.
+    Reads the headers up to ``end`` from the newest snapshot of producers up to ``begin`` on, which
+    has what was open there; without one, from the first batch of the log on. OSError, Unsound when
+    batches of that range cannot be walked.
     """
     offsets = snapshot_offsets(disk, directory)
     state, start = newest_snapshot(disk, directory, segments, offsets, begin)
-    transactions: list[AbortedTransaction] = []
     for segment in segments:
         if segment.next_offset <= start or segment.base_offset >= end:
             continue
@@ -92,7 +94,7 @@ def aborted_by_batches(
             file, walked, segment.size, check=False, chunk_bytes=HEADERS_BYTES
         ):
             if header.base_offset >= end:
-                return transactions
+                return
             walked = place + header.size
             if header.base_offset < start or header.producer_id < 0:
                 continue
@@ -100,7 +102,6 @@ def aborted_by_batches(
             ended = state.note(header, header.base_offset, 0, batch)
             entry = None if ended is None else aborted(ended)
             if entry is not None and entry.last_offset >= begin:
-                transactions.append(entry)
+                yield entry
         if walked != segment.size and segment.next_offset > begin:
             raise Unsound(f"{segment.log_path} has no batch at position {walked}")
-    return transactions
