@@ -67,6 +67,10 @@ class OffsetsInFlight:
         """Whether offsets of a topic do not count yet."""
         return topic in self._topics or (self.pending is not None and bool(self.pending.of(topic)))
 
+    def topics(self) -> list[str]:
+        """Return the topics with offsets that do not count yet, some of them twice. O(these)."""
+        return [*self._topics, *(() if self.pending is None else self.pending.topics())]
+
     def partitions_of(self, topic: str) -> list[int]:
         """Return the partitions of a topic with offsets that do not count yet. O(these)."""
         uncounted = {} if self.pending is None else dict.fromkeys(self.pending.of(topic))

@@ -156,6 +156,10 @@ class PendingOffsets:
         """Whether a transaction has a pending offset of a partition."""
         return partition in self._by_producer.get(producer_id, {}).get(topic, ())
 
+    def topics(self) -> Collection[str]:
+        """Return the topics with a pending offset, to be read before a change."""
+        return self._holders.keys()
+
     def of(self, topic: str) -> Collection[int]:
         """Return the partitions of a topic with a pending offset, to be read before a change."""
         return self._holders.get(topic, ())

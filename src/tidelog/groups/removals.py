@@ -115,11 +115,10 @@ def _refuse_waiting(removal: PendingRemoval, error: ErrorCode, out: DecisionBuil
 
 
 def all_positions(group: Group) -> Iterator[TopicPartition]:
-    """Yield every position, also those in flight at the first ``next``: their records come first in
-    the log."""
-    flying = dict.fromkeys(group.in_flight)
-    for topic in list(group.offsets):
-        for partition in list(group.offsets.get(topic, ())):
-            if (tp := TopicPartition(topic, partition)) not in flying:
-                yield tp
-    yield from flying
+    """Yield every position, also those that do not count yet when the turn of their topic comes:
+    their records come first in the log. Looks at one topic after the other, so that the first part
+    does not grow with all that is pending."""
+    for topic in dict.fromkeys([*group.offsets, *group.flying.topics()]):
+        uncounted = group.flying.partitions_of(topic)
+        for partition in dict.fromkeys([*group.offsets.get(topic, ()), *uncounted]):
+            yield TopicPartition(topic, partition)

@@ -12,7 +12,7 @@ import pytest
 from tests.support.group_driver import GROUP
 from tests.support.transaction_driver import TransactionDriver
 from tidelog import groups
-from tidelog.groups.events import DeleteOffsets
+from tidelog.groups.events import DeleteGroup, DeleteOffsets
 from tidelog.groups.pending_removal import PART
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -94,6 +94,23 @@ def test_a_step_takes_no_longer_beside_many_open_transactions(
 ) -> None:
     few, many = lines_of(step, beside(FEW)), lines_of(step, beside(MANY))
     assert PART < few == many
+
+
+def test_the_first_part_of_a_removal_does_not_grow_with_all_that_is_pending() -> None:
+    lines = {}
+    for topics in (3, 12):
+        d = TransactionDriver(hold=True, in_parts=True)
+        for number in range(topics):
+            d.commit_in_transaction({(f"t{number}", at): 1 for at in range(PART)}, (number, 0))
+        d.commit()
+        lines[topics] = lines_of(lambda d: d.send(DeleteGroup(d.pending_response())), d)
+        parts = 1
+        while d.table.removes(GROUP):
+            d.go_on()
+            parts += 1
+        d.commit()
+        assert parts == topics + 1 and d.pending() == {} and len(d.table) == 0
+    assert PART < lines[3] == lines[12]
 
 
 def test_an_offset_is_dropped_once() -> None:
