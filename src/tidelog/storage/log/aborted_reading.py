@@ -40,9 +40,16 @@ def aborted_between(
     """Return the aborted transactions of offsets from ``offset`` up to (not including) ``limit``.
 
     With more than ``most`` the range ends earlier, but never at ``offset``: all that cover that one
-    are returned. Blocks for one small read of each closed segment that has aborted transactions, up
-    to the first that has none of the range; where a file is wrong, for the headers of its segment.
-    OSError, Unsound.
+    are returned. OSError, Unsound.
+
+    Call it on the event loop's thread alone. It reads what appends, syncs, cuts and removals change
+    there, without a lock: the segments, the entries in memory, the open files. Where a file is
+    wrong it puts the right entries into memory itself, and asks for the sync that writes them.
+
+    It blocks for one read of each closed segment with aborted transactions, from that of ``offset``
+    on up to the first that has none of the range. It grows with all entries of these segments, for
+    their checks: 3.4 MB of each at most. Where a file is wrong, it grows with the headers of its
+    segment and of those before it, from the newest snapshot of producers on.
     """
     overlapping: list[AbortedTransaction] = []
     if log.aborted.bases:
