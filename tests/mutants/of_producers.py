@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 TESTS = "tests/unit/broker/test_resuming_producers.py tests/broker/test_resuming_producers.py"
 
 OF_TRANSACTIONS = "tests/unit/storage/test_transactions.py"
+START_MEMORY = "tests/unit/storage/test_start_memory.py"
 OLDER_EPOCHS = "tests/unit/storage/test_older_epochs.py"
 
 MUTANTS = (
@@ -115,6 +116,34 @@ MUTANTS = (
         "    if start > high_watermark and any(",
         "    if False and any(",
         OF_TRANSACTIONS,
+    ),
+    Mutant(
+        "a check keeps the last marker of a producer without the highest epoch of its markers",
+        "src/tidelog/storage/log/transaction_events.py::TransactionEvents.ended",
+        "                event = event._replace(epoch=former.epoch)\n",
+        "                pass\n",
+        START_MEMORY,
+    ),
+    Mutant(
+        "a check keeps all transactions that have ended",
+        "src/tidelog/storage/log/transaction_events.py::TransactionEvents.ended",
+        "            self._by_offset.pop(first_offset, None)\n",
+        "            pass\n",
+        START_MEMORY,
+    ),
+    Mutant(
+        "a start keeps all transactions whose headers it reads",
+        "src/tidelog/storage/log/snapshots.py::_note_from",
+        "                if header.control:\n",
+        "                if False:\n",
+        START_MEMORY,
+    ),
+    Mutant(
+        "a start follows a check that has forgotten producers",
+        "src/tidelog/storage/log/snapshots.py::load_producers",
+        "        checked = None\n",
+        "        pass\n",
+        START_MEMORY,
     ),
     Mutant(
         "what the parallel check of a start finds of transactions is lost",

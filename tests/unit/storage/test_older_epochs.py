@@ -17,6 +17,7 @@ from tidelog.records.builder import Producer
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.producers import BATCHES_REMEMBERED, NONE, ProducerState, encode
 from tidelog.storage.log.stable import last_stable_offset
+from tidelog.storage.log.transaction_events import TransactionEvents
 
 DATA, IN_TRANSACTION, MARKER = "data", "in a transaction", "marker"
 
@@ -101,15 +102,17 @@ def test_an_older_epoch_changes_nothing_that_is_known_but_what_is_open(seed: int
         at = rng.randint(0, end)
         before = ProducerState()
         note(before, log, 0, at)
-        loaded, copied = (ProducerState.decode(encode(before.copied())) for _ in range(2))
+        loaded, *copies = (ProducerState.decode(encode(before.copied())) for _ in range(3))
         note(loaded, log, at, end)
-        later = ProducerState()
-        later.events = []
-        note(later, log, rng.randint(0, at), end)
-        copied.follow(later, at)
-        for one in (loaded, copied):
+        committed = rng.randint(0, end)
+        for copied, known_committed in zip(copies, (0, committed), strict=True):
+            later = ProducerState()
+            later.events = TransactionEvents(known_committed)
+            note(later, log, rng.randint(0, at), end)
+            copied.follow(later, at)
+        for one, least in ((loaded, 0), (copies[0], 0), (copies[1], committed)):
             assert known_to(one) == expected(log[:end]), (seed, at, end)
-            for watermark in (0, at, end):
+            for watermark in sorted({least, max(least, at), end}):
                 first = one.transactions.first_unstable(watermark)
                 assert first == read_first(log, at, end, watermark), (seed, at, end, watermark)
 

@@ -55,10 +55,8 @@ def find_aborted(log: LogState, checked: CheckedBatches | None) -> None:
 
 
 def _has_aborted(checked: CheckedBatches, claimed: int) -> bool:
-    return any(
-        event.marker_epoch is not None and not event.committed and event.offset >= claimed
-        for event in checked.producers.events or ()
-    )
+    events = checked.producers.events
+    return events is not None and events.newest_abort >= claimed
 
 
 def entries_below(disk: Disk, directory: str, segments: Sequence[Segment], end: int) -> bytes:
@@ -100,6 +98,8 @@ def aborted_by_batches(
                 continue
             batch = segment.read_bytes(place, header.size) if header.control else b""
             ended = state.note(header, header.base_offset, 0, batch)
+            if header.control:
+                state.transactions.first_unstable(end)  # no reader asks this one
             entry = None if ended is None else aborted(ended)
             if entry is not None and entry.last_offset >= begin:
                 yield entry

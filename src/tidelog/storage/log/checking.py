@@ -26,6 +26,7 @@ from tidelog.records.crc import crc32c
 from tidelog.runtime.disk import Disk, File
 from tidelog.storage.loaded import Loading
 from tidelog.storage.log.producers import ProducerState
+from tidelog.storage.log.transaction_events import TransactionEvents
 from tidelog.storage.segments.index import OffsetIndex, TimeIndex
 from tidelog.storage.segments.scan import CHUNK_BYTES, MAX_DISTANCE
 
@@ -36,10 +37,10 @@ _as_header = tuple.__new__
 _LEAST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 
 
-def _noting_events() -> ProducerState:
-    """Return a state that another one is to follow."""
+def noting_events(high_watermark: int = 0) -> ProducerState:
+    """Return a state that another one is to follow; see ``TransactionEvents``."""
     state = ProducerState()
-    state.events = []
+    state.events = TransactionEvents(high_watermark)
     return state
 
 
@@ -54,7 +55,7 @@ class CheckedBatches:
     """When the batches count as appended: their own timestamps may be years old."""
     epochs: list[tuple[int, int]] = field(default_factory=list)
     """(leader epoch, end of the batch before its first one), rising."""
-    producers: ProducerState = field(default_factory=_noting_events)
+    producers: ProducerState = field(default_factory=noting_events)
     fences: list[tuple[int, FenceRecord]] = field(default_factory=list)
     """Fences and seals with their offsets, rising."""
 

@@ -56,11 +56,8 @@ from tidelog.records.batch import (
 from tidelog.records.control_records import marker_in
 from tidelog.records.crc import crc32c
 from tidelog.storage.checkpoints import DamagedFile
-from tidelog.storage.log.transactions import (
-    EndedTransaction,
-    OpenTransactions,
-    TransactionEvent,
-)
+from tidelog.storage.log.transaction_events import TransactionEvents
+from tidelog.storage.log.transactions import EndedTransaction, OpenTransactions, TransactionEvent
 
 BATCHES_REMEMBERED = 5
 """A client may have five requests in flight (``max.in.flight.requests.per.connection``)."""
@@ -205,7 +202,7 @@ class ProducerState:
         self.forgotten = 0
         """How many producers were forgotten for the limit."""
         self.transactions = OpenTransactions()
-        self.events: list[TransactionEvent] | None = None
+        self.events: TransactionEvents | None = None
         """What ``note`` finds of transactions, for ``follow``; None where nothing follows."""
         self._moment = 0
 
@@ -311,10 +308,11 @@ class ProducerState:
                 entry.open_since = event.offset
                 self.transactions.begin(event.offset)
                 if self.events is not None:
-                    self.events.append(event)
+                    self.events.begun(event)
             return None
         if self.events is not None:
-            self.events.append(event)
+            self.events.ended(event, entry.open_since)
+            self.transactions.first_unstable(self.events.high_watermark)
         entry = self._changed(entry, max(entry.epoch, event.epoch), event.at_ms)
         self.entries.move_to_end(event.producer_id)
         entry.coordinator_epoch = event.marker_epoch
@@ -337,9 +335,8 @@ class ProducerState:
     def follow(self, later: ProducerState, from_offset: int) -> None:
         """Add the batches of ``later`` from an offset on, as if they were noted here.
 
-        ``later`` was noted separately, with its ``events``.
+        ``later`` was noted separately, with its ``events``, and has forgotten no producer.
         """
-        self.forgotten += later.forgotten
         for producer_id, entry in later.entries.items():
             batches = [batch for batch in entry.batches if batch.first_offset >= from_offset]
             former = self.entries.get(producer_id)
@@ -399,6 +396,8 @@ class ProducerState:
             return False
         self.entries.popitem(last=False)
         self.forgotten += 1
+        if self.events is not None:
+            self.events.clear()  # nothing follows a state that does not know all
         return True
 
     def _longest_idle(self) -> ProducerEntry | None:

@@ -26,7 +26,7 @@ from tidelog.records.batch import HEADER_SIZE
 from tidelog.storage import names
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.log.aborted_files import bases_in
-from tidelog.storage.log.checking import Check, CheckedBatches, Checks
+from tidelog.storage.log.checking import Check, CheckedBatches, Checks, noting_events
 from tidelog.storage.segments.index_files import open_indexes, read_indexes
 from tidelog.storage.segments.resources import Resources
 from tidelog.storage.segments.scan import HEADERS_BYTES, scan, sound_batch_after
@@ -268,6 +268,7 @@ def _check_from_recovery_point(
         start = _begin_check(resources, segment, ending)
         if recovered.checked is None:
             recovered.checked = CheckedBatches(segment.base_offset, start, now_ms)
+            recovered.checked.producers = noting_events(ending.high_watermark)
         position = yield from _check_segment(recovered, segment, start, interval, recovered.checked)
         if recovered.damaged is not None:
             return

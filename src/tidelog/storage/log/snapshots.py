@@ -286,10 +286,11 @@ def load_producers(
 ) -> ProducerState:
     """Return the producers as of ``end_offset``: the newest usable snapshot and what follows it.
 
-    Grows with the batches after that snapshot that are not in ``checked``. A batch found in
-    the log counts as appended now: its own timestamp may be years old, and must not make its
-    producer expire. No snapshot has a transaction that has ended: where its marker may be at or
-    above ``high_watermark``, the batches after an older snapshot are read, too.
+    Time grows with the batches after that snapshot that are not in ``checked``, memory with the
+    producers and with the transactions that are open, or whose markers may not be committed. A
+    batch found in the log counts as appended now: its own timestamp may be years old, and must not
+    make its producer expire. No snapshot has a transaction that has ended: where its marker may be
+    at or above ``high_watermark``, the batches after an older snapshot are read, too.
     """
     offsets = snapshot_offsets(disk, directory)
     if offsets and offsets[-1] > end_offset:
@@ -300,10 +301,12 @@ def load_producers(
     state, start = newest_snapshot(disk, directory, segments, offsets, end_offset)
     if start > high_watermark and any(map(_had_marker, state.entries.values())):
         older, begin = newest_snapshot(disk, directory, segments, offsets, high_watermark)
-        _note_from(older, segments, begin, start, now_ms, None)
-        older.transactions.first_unstable(high_watermark)
+        _note_from(older, segments, begin, start, now_ms, None, high_watermark)
         state.transactions.precede(older.transactions.ended)
-    _note_from(state, segments, start, end_offset, now_ms, checked)
+    if checked is not None and checked.producers.forgotten:
+        # Not from what the check has of producers: it has met more than a log remembers.
+        checked = None
+    _note_from(state, segments, start, end_offset, now_ms, checked, high_watermark)
     return state
 
 
@@ -344,6 +347,7 @@ def _note_from(
     end_offset: int,
     now_ms: int,
     checked: CheckedBatches | None,
+    high_watermark: int,
 ) -> None:
     for segment in segments:
         if segment.next_offset <= start:
@@ -363,5 +367,8 @@ def _note_from(
             if header.base_offset >= start and header.producer_id >= 0:
                 batch = segment.read_bytes(place, header.size) if header.control else b""
                 state.note(header, header.base_offset, now_ms, batch)
+                if header.control:
+                    state.transactions.first_unstable(high_watermark)
     if checked is not None:
         state.follow(checked.producers, start)
+    state.transactions.first_unstable(high_watermark)
