@@ -13,6 +13,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 
 import tidelog.client
 from tests.simulation.cluster.scripted_run import ScriptedRun
+from tests.simulation.kernel.connection import Endpoint
 from tests.simulation.kernel.world import VirtualClock
 from tidelog.client.admin import configs, groups, nodes, reassignments, topics
 from tidelog.client.cluster import Cluster, ClusterSettings
@@ -380,6 +382,70 @@ def test_the_deletion_of_a_topic_is_not_repeated(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(ConnectionLost):
             await topics.delete_topics(stage.cluster, ["gone"])
         assert stage.sent == 1
+
+    play(story, 1, monkeypatch)
+
+
+async def deleted(cluster: Cluster) -> None:
+    await topics.delete_topics(cluster, ["d"])
+
+
+async def recreated(cluster: Cluster) -> None:
+    await topics.delete_topics(cluster, ["d"])
+    assert await topics.create_topics(cluster, [topics.TopicSpec("d", 1, 3)]) == {"d": None}
+
+
+async def configured(cluster: Cluster, value: str) -> None:
+    values = {"retention.ms": value}
+    await configs.alter_configs(cluster, ResourceType.TOPIC, "d", set_values=values)
+
+
+async def shown(cluster: Cluster) -> tuple[Any, str | None]:
+    """Return the topic's id and a configuration of it."""
+    topic = (await cluster.describe(["d"])).topics["d"]
+    found = await configs.describe_configs(cluster, ResourceType.TOPIC, "d", keys=["retention.ms"])
+    return topic.topic_id, found[0].value
+
+
+LATE: dict[str, tuple[type[Any], Callable[[Cluster], Awaitable[None]], Any]] = {
+    "deletion": (m.DeleteTopicsRequest, deleted, recreated),
+    "value": (
+        m.IncrementalAlterConfigsRequest,
+        partial(configured, value="1111111"),
+        partial(configured, value="2222222"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_change_whose_client_has_gone_is_not_sent_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stopped broker has it unread. Another client has made a newer change meanwhile."""
+    kind, change, newer = LATE[name]
+    # What has arrived can be read after the end of a connection, whichever way it ended.
+    monkeypatch.setattr(Endpoint, "abort", Endpoint.close)
+
+    async def story(stage: Stage) -> None:
+        run, cluster = stage.run, stage.cluster
+        await run.admin.create("d", 1, 3, {})
+        stage.kind = kind
+        asked = asyncio.create_task(change(cluster))
+        await run.until(lambda: stage.stopped > 0, "a broker is stopped")
+        asked.cancel()
+        await cluster.close_connections()
+        settings = ClusterSettings(backoff=cluster.settings.backoff)
+        others = [node.host for node in run.cluster.brokers if node.node_id != stage.stopped]
+        async with Cluster([f"{host}:9092" for host in others], settings) as second:
+            await newer(second)
+            before = await shown(second)
+            # Its session ends: it sends a request on when it has registered again.
+            await asyncio.sleep(10)
+            stage.resume()
+            await run.until_isr(1, 2, 3)
+            for _ in range(10):
+                assert await shown(second) == before
+                await asyncio.sleep(0.2)
 
     play(story, 1, monkeypatch)
 

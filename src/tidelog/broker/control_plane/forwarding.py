@@ -4,10 +4,14 @@ Owns what a client gets without a controller: its request waits for one as long 
 lasts, and is then answered REQUEST_TIMED_OUT, with a sentence. Never NOT_CONTROLLER: every broker
 forwards, so another one could do as little (docs/decisions/0018). The controller's response goes to
 the client undecoded, in the client's version: it may be large.
+
+A change whose client has closed its connection is dropped. A broker that was stopped reads it when
+it runs again, even minutes later: the deletion of a topic would strike a newer topic of that name.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,6 +43,15 @@ pass until the controller's response is here."""
 SHORT_MS = 1_000
 """No client closes its connection after less than this, whatever the time of its request: the
 controller's response may then be as late as half of this."""
+
+
+CLOSE_TURNS = 4
+"""Turns of the loop in which a connection is seen to be closed, if its end had arrived with the
+request: one reads the end, the next closes, whatever time each takes."""
+
+
+class ClientGone(Exception):
+    """The client closed its connection before its change was sent on."""
 
 
 class Forwards(Protocol):
@@ -78,6 +91,10 @@ async def forward(broker: Forwards, api_key: int, request: Any, context: Request
         return frames.answer_of(context.correlation_id, answer)
     except ControllerUnreachable as error:
         refusal = ErrorCode.REQUEST_TIMED_OUT, str(error)
+    except ClientGone:
+        why = "the client closed its connection before the request was sent to the controller"
+        logger.info("a %(request)s is dropped: %(why)s", {"request": spoken(api_key), "why": why})
+        refusal = ErrorCode.REQUEST_TIMED_OUT, why
     except ForwardingRefused as error:
         refusal = error.code, str(error)
         if error.code is ErrorCode.NOT_CONTROLLER:
@@ -110,6 +127,16 @@ async def _answered(broker: Forwards, api_key: int, request: Any, context: Reque
     # A plan of thousands of partitions is one request: other tasks run meanwhile.
     steps = codec.encode_request_in_steps(api_key, context.version, 0, None, request)
     inner = b"".join(await pace.run(steps, clock))[4:]
+    if FORWARDED[ApiKey(api_key)].is_change:
+        await _check_client(context)
     left_ms = max(1, begun_ms + all_ms - reserve_ms - clock.monotonic_ms())
     late_ms = reserve_ms // 2 if all_ms >= SHORT_MS else SHORT_MS // 2
     return await session.forward(inner, context.client_host, left_ms + late_ms)
+
+
+async def _check_client(context: RequestContext) -> None:
+    """Raise ClientGone if no response is wanted any longer."""
+    for _ in range(CLOSE_TURNS):
+        await asyncio.sleep(0)
+    if context.connection.is_closing:
+        raise ClientGone

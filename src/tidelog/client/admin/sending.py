@@ -2,10 +2,11 @@
 
 Owns what happens when the broker that was asked does not respond. A request that changes nothing is
 sent to other brokers too. One that changes something may lie unread in a stopped broker, which
-sends it on when it runs again, even minutes later: then the deletion of a topic would strike a
-newer topic of that name. So only one that is harmless at any time is repeated (CreateTopics); for
-any other the outcome is unknown when its time is over, and the error says so. No request goes to a
-broker that does not greet: another one is asked at once.
+sends it on when it runs again: then the deletion of a topic would strike a newer topic of that
+name. (A broker drops one whose client has gone, but the end of a connection may come late.) So only
+one that is harmless at any time is repeated (CreateTopics); for any other the outcome is unknown
+when its time is over, and the error says so. No request goes to a broker that does not greet:
+another one is asked at once.
 """
 
 from __future__ import annotations
