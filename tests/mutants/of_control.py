@@ -51,6 +51,13 @@ MUTANTS = (
         "tests/unit/controller/test_elections.py",
     ),
     Mutant(
+        "a change is sent on whose client's end arrived with it, while the broker was stopped",
+        "src/tidelog/broker/control_plane/forwarding.py::_check_client",
+        "for _ in range(CLOSE_TURNS):",
+        "for _ in range(0):",
+        "tests/component/broker/test_gone_clients.py",
+    ),
+    Mutant(
         "each attempt of a broker to find its controller is a line",
         "src/tidelog/broker/control_plane/controller_search.py::ControllerSearch.failed",
         '            self._ends.add(f"{ENDED}: {error}", now_s)\n',
