@@ -116,7 +116,7 @@ def _refuse_waiting(removal: PendingRemoval, error: ErrorCode, out: DecisionBuil
 
 def all_positions(group: Group) -> Iterator[TopicPartition]:
     """Yield every position, also those that do not count yet when the turn of their topic comes:
-    their records come first in the log. Looks at one topic after the other, so that the first part
+    their records come first in the log. It takes one topic after the other, so that the first part
     does not grow with all that is pending."""
     for topic in dict.fromkeys([*group.offsets, *group.flying.topics()]):
         uncounted = group.flying.partitions_of(topic)

@@ -99,7 +99,7 @@ def test_it_grows_with_the_markers_that_may_not_be_committed(
 
 
 @pytest.mark.parametrize("whose", [FEW, MANY])
-def test_producers_that_are_forgotten_leave_nothing_behind(
+def test_producers_that_are_forgotten_leave_no_event(
     tmp_path: Path, kept: list[int], monkeypatch: pytest.MonkeyPatch, whose: int
 ) -> None:
     """More producers than a log remembers: what is open is known all the same, and what is not."""

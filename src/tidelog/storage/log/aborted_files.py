@@ -109,7 +109,7 @@ class AbortedFiles:
         self.hold(base, bytes(held.entries[: bytes_below(held.entries, end)]))
 
     def forget(self, base: int) -> None:
-        """A segment is gone, and its files with it. Looks at few of the others."""
+        """A segment is gone, and its files with it. A search compares few of the others."""
         place = bisect_left(self.bases, base)
         if place < len(self.bases) and self.bases[place] == base:
             del self.bases[place]
