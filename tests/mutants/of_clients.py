@@ -304,16 +304,16 @@ MUTANTS = (
     ),
     Mutant(
         "a reset passes over what was fetched before",
-        "src/tidelog/client/fetching/fetcher.py::Fetcher._out_of_range",
-        "        if not state.buffered:\n            state.position, state.epoch",
-        "        if True:\n            state.position, state.epoch",
+        "src/tidelog/client/fetching/assigned.py::FetchedPartition.reset_to",
+        "        if not self.buffered:\n            self.position, self.epoch",
+        "        if True:\n            self.position, self.epoch",
         ERRORS,
     ),
     Mutant(
         "the epoch of what was fetched last is not known to the next leader",
-        "src/tidelog/client/fetching/fetcher.py::Fetcher._take_in",
-        "state.fetch_offset, state.fetch_epoch = fetched.next_offset, fetched.leader_epoch\n",
-        "state.fetch_offset = fetched.next_offset\n",
+        "src/tidelog/client/fetching/assigned.py::FetchedPartition.add",
+        "self.fetch_offset, self.fetch_epoch = fetched.next_offset, fetched.leader_epoch\n",
+        "self.fetch_offset = fetched.next_offset\n",
         ERRORS,
     ),
     Mutant(
