@@ -15,7 +15,7 @@ from tests.support.lone_broker import until
 from tidelog.broker.coordinator import led_partition
 from tidelog.broker.coordinator.led_partition import LedPartition
 from tidelog.broker.coordinator.replaying import LoadFailed
-from tidelog.broker.handlers import offset_commit, offset_fetch
+from tidelog.broker.handlers import find_coordinator, offset_commit, offset_fetch
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
@@ -163,6 +163,37 @@ def test_before_the_first_update_metadata_no_group_is_elsewhere(tmp_path: Path) 
             answer = await broker.ask(*asked)
             assert [each.error_code for each in answer.groups] == [E.NOT_COORDINATOR]
             assert not broker.coordinator.is_loading
+        finally:
+            await broker.stop()
+
+    run(main())
+
+
+def test_a_broker_whose_leadership_has_ended_does_not_name_itself(tmp_path: Path) -> None:
+    """UpdateMetadata comes after LeaderAndIsr: between the two it would send clients to itself and
+    refuse them with NOT_COORDINATOR."""
+
+    async def main() -> None:
+        broker = GroupBroker(tmp_path)
+        await broker.start()
+
+        async def named() -> tuple[int, int]:
+            request = messages.FindCoordinatorRequest(coordinator_keys=["g"])
+            (answer,) = (await broker.ask(find_coordinator, request, 4)).coordinators
+            return answer.error_code, answer.node_id
+
+        try:
+            hosted = broker.lead_offsets()
+            assert broker.coordinator.is_loading
+            assert await named() == (E.NONE, 1)
+            assert await broker.coordinator.reloaded(hosted) is None
+            assert await named() == (E.NONE, 1)
+            of_another = replace(hosted.state, leader=2, leader_epoch=1)
+            broker.broker.partitions.apply(hosted, of_another)
+            assert await named() == (E.COORDINATOR_NOT_AVAILABLE, -1)
+            broker.lead_offsets(epoch=2)
+            assert broker.coordinator.is_loading
+            assert await named() == (E.NONE, 1)
         finally:
             await broker.stop()
 

@@ -20,7 +20,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from tests.support.clients import admin
+from tests.support.clients import admin, committed_after_a_move
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
@@ -105,7 +105,7 @@ def commit(cluster: TidelogCluster, ask: int, offset: int) -> None:
 def committed(cluster: TidelogCluster, ask: int) -> int:
     consumer = group(cluster, ask)
     place = confluent_kafka.TopicPartition(ALLOWED, 0)
-    (found,) = consumer.committed([place], timeout=DEADLINE_S)
+    (found,) = committed_after_a_move(consumer, [place])
     consumer.close()
     return int(found.offset)
 

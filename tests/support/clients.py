@@ -47,6 +47,28 @@ def admin(bootstrap: str) -> AdminClient:
     )
 
 
+def committed_after_a_move(
+    consumer: confluent_kafka.Consumer, places: list[confluent_kafka.TopicPartition]
+) -> list[confluent_kafka.TopicPartition]:
+    """Return a group's committed offsets, where its coordinator may be moving.
+
+    A broker whose metadata are older than the election names the former coordinator. librdkafka
+    gives the NOT_COORDINATOR of that one to its caller; Java's consumer asks again by itself.
+    """
+    answer: list[confluent_kafka.TopicPartition] = []
+
+    def is_answered() -> bool:
+        try:
+            answer[:] = consumer.committed(places, timeout=DEADLINE_S)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() != confluent_kafka.KafkaError.NOT_COORDINATOR:
+                raise
+        return bool(answer)
+
+    wait_until(is_answered, DEADLINE_S, "the group's coordinator answers", 0.1)
+    return answer
+
+
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: object) -> None:
     """Create a topic and return when every partition has a leader.
 

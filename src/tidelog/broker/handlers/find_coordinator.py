@@ -2,7 +2,8 @@
 
 - Key type 0 (groups): the leader of the group's partition of ``__consumer_offsets``, with its
   address on the client's listener. The topic is created on first use; COORDINATOR_NOT_AVAILABLE,
-  which all clients retry, until its leaders are known.
+  which all clients retry, until its leaders are known. A broker that the metadata here still names
+  after its leadership ended does not name itself: it would refuse what is sent to it.
 - Key type 1 (transactions), from v1: CLUSTER_AUTHORIZATION_FAILED with a message, until there are
   transactions. Java and librdkafka end with it and show the message; Java drops that of
   TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka retries most other errors for ever.
@@ -34,10 +35,12 @@ CREATED_WITHIN_S = 1.0
 """Longest wait for the topic's creation; after it the client gets COORDINATOR_NOT_AVAILABLE."""
 
 NO_TRANSACTIONS = "this version has no transactions: send without a transactional.id"
+MOVING = "the coordinator moves to another broker, which is not known here yet"
 NOT_YET = "the topic __consumer_offsets, or the leader of its partition, is not there yet"
 
 _Response = messages.FindCoordinatorResponse
 _Coordinator = messages.FindCoordinatorResponse.Coordinator
+_ELSEWHERE = ErrorCode.NOT_COORDINATOR
 
 
 async def handle(
@@ -81,6 +84,10 @@ def _find(broker: Broker, key_type: int, key: str, listener_name: str) -> Any:
     endpoint = None if leader is None else leader.endpoints.get(listener_name)
     if leader is None or endpoint is None:
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_YET)
+    if leader.node_id == broker.node_id and broker.coordinator.leading(number) is _ELSEWHERE:
+        # LeaderAndIsr has ended the leadership, and UpdateMetadata has not come yet. librdkafka
+        # 2.16 may wait for ever after NOT_COORDINATOR to its first OffsetFetch.
+        return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, MOVING)
     host, port = endpoint
     return _Coordinator(key=key, node_id=leader.node_id, host=host, port=port)
 
