@@ -15,7 +15,13 @@ import pytest
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tidelog.broker.control_plane.controller_search import ENDED
-from tidelog.broker.control_plane.envelopes import MAX_FORWARDING, ForwardingRefused
+from tidelog.broker.control_plane.envelopes import (
+    MAX_FORWARDING,
+    Check,
+    ForwardingRefused,
+    unchecked,
+)
+from tidelog.broker.control_plane.forwarding import ClientGone
 from tidelog.broker.control_plane.session import (
     MAX_UNANSWERED,
     RETRY_MS,
@@ -472,10 +478,10 @@ def test_a_connection_that_ends_is_noticed_before_the_next_heartbeat() -> None:
     run(story, heartbeat_ms=3_600_000)
 
 
-async def forwarded(session: ControllerSession, timeout_ms: int) -> Any:
+async def forwarded(session: ControllerSession, timeout_ms: int, check: Check = unchecked) -> Any:
     request = messages.DeleteTopicsRequest(topic_names=[], timeout_ms=0)
     inner = codec.encode_request(ApiKey.DELETE_TOPICS, 4, 0, None, request)
-    return await session.forward(b"".join(inner)[4:], "127.0.0.1", timeout_ms)
+    return await session.forward(b"".join(inner)[4:], "127.0.0.1", timeout_ms, check)
 
 
 def test_a_forwarded_request_finds_the_next_controller() -> None:
@@ -488,6 +494,30 @@ def test_a_forwarded_request_finds_the_next_controller() -> None:
         await forwarded(session, 10_000)
         assert (first.envelopes, second.envelopes) == (2, 1)
         assert second.registrations == 1
+
+    run(story, heartbeat_ms=3_600_000)
+
+
+def test_a_request_whose_client_leaves_while_it_waits_for_a_controller_is_not_sent() -> None:
+    """The next controller would carry out a change that its client has given up."""
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        checks = 0
+
+        async def check() -> None:
+            nonlocal checks
+            checks += 1
+            if first.envelopes:
+                raise ClientGone
+
+        first.active = False
+        with pytest.raises(ClientGone):
+            await forwarded(session, 10_000, check)
+        assert (first.envelopes, second.envelopes, checks) == (1, 0, 2)
+        # Its place is free, and the session serves the next request.
+        await forwarded(session, 10_000)
+        assert second.envelopes == 1
 
     run(story, heartbeat_ms=3_600_000)
 
@@ -540,7 +570,7 @@ def test_the_time_that_a_request_waits_for_a_forwarding_slot_counts(
             began = loop.time()
             await until(lambda: loop.time() >= began + waits_s)
 
-        async def sent(envelope: Any, timeout_ms: int) -> Any:
+        async def sent(envelope: Any, timeout_ms: int, check: Check) -> Any:
             left_ms.append(timeout_ms)
             raise RequestTimedOut("no answer")
 

@@ -16,6 +16,7 @@ import uvloop
 from tests.support.lone_broker import until
 from tidelog.broker.control_plane import forwarding
 from tidelog.broker.control_plane.controller_search import ControllerUnreachable
+from tidelog.broker.control_plane.envelopes import Check
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.network.forwarded import FORWARDED
@@ -47,7 +48,8 @@ class Session:
     async def registered(self, limit_ms: int) -> None:
         """There is a session."""
 
-    async def forward(self, inner: bytes, client_host: str, timeout_ms: int) -> bytes:
+    async def forward(self, inner: bytes, client_host: str, timeout_ms: int, check: Check) -> bytes:
+        await check()
         self.sent += 1
         raise ControllerUnreachable("planted")
 

@@ -36,6 +36,14 @@ MAX_FORWARDING = 64
 """Most requests forwarded at once; others wait."""
 
 
+Check = Callable[[], Awaitable[None]]
+"""What is called before a request is sent."""
+
+
+async def unchecked() -> None:
+    """Any request may be sent."""
+
+
 class ForwardingRefused(Exception):
     """The controller refused an Envelope; ``code`` says why."""
 
@@ -71,14 +79,19 @@ class Envelopes:
         for connection in kept:
             connection.close()
 
-    async def forward(self, inner: bytes, client_host: str, timeout_ms: int) -> bytes:
+    async def forward(
+        self, inner: bytes, client_host: str, timeout_ms: int, check: Check = unchecked
+    ) -> bytes:
         """Send a client's request (a frame without its size, correlation id 0) to the controller in
         an Envelope; return the inner response, from its correlation id on, in its version.
 
+        ``check`` is called directly before each sending, after all waits, and raises if the request
+        must not be sent.
+
         A request that could not be sent, or was answered NOT_CONTROLLER, goes to the active
         controller within the same timeout; after NOT_CONTROLLER it may be applied twice, if the
-        former controller had committed it. Raises ControllerUnreachable, ClientError, and
-        ForwardingRefused when the controller refused the envelope.
+        former controller had committed it. Raises ControllerUnreachable, ClientError,
+        ForwardingRefused when the controller refused the envelope, and what ``check`` raises.
         """
         envelope = messages.EnvelopeRequest(
             request_data=inner, request_principal=b"", client_host_address=client_host.encode()
@@ -88,7 +101,8 @@ class Envelopes:
         await self._take_place(timeout_ms)
         try:
             while True:
-                answer = await self._send_apart(envelope, int((end - loop.time()) * 1000))
+                left_ms = int((end - loop.time()) * 1000)
+                answer = await self._send_apart(envelope, left_ms, check)
                 is_passed = answer is None or answer.error_code == ErrorCode.NOT_CONTROLLER
                 if not is_passed or end - loop.time() <= AGAIN_MS / 1000:
                     break
@@ -115,7 +129,7 @@ class Envelopes:
                 f"got a response within {timeout_ms} ms: is it overloaded?"
             ) from None
 
-    async def _send_apart(self, envelope: Any, timeout_ms: int) -> Any:
+    async def _send_apart(self, envelope: Any, timeout_ms: int, check: Check) -> Any:
         """Send on a connection without heartbeats and without another request under way; return
         None if there is no connection, so that nothing was sent.
 
@@ -147,6 +161,7 @@ class Envelopes:
                 logger.info("nothing is forwarded: %(error)s", {"error": error})
                 return None
         try:
+            await check()
             answer = await connection.send(envelope, ENVELOPE_VERSION, left_ms())
         except BaseException:
             connection.close()

@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidelog.broker.control_plane.controller_search import ControllerUnreachable
-from tidelog.broker.control_plane.envelopes import ForwardingRefused
+from tidelog.broker.control_plane.envelopes import ForwardingRefused, unchecked
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey, spoken
 from tidelog.model.errors import ErrorCode
@@ -127,11 +128,11 @@ async def _answered(broker: Forwards, api_key: int, request: Any, context: Reque
     # A plan of thousands of partitions is one request: other tasks run meanwhile.
     steps = codec.encode_request_in_steps(api_key, context.version, 0, None, request)
     inner = b"".join(await pace.run(steps, clock))[4:]
-    if FORWARDED[ApiKey(api_key)].is_change:
-        await _check_client(context)
+    is_change = FORWARDED[ApiKey(api_key)].is_change
+    check = partial(_check_client, context) if is_change else unchecked
     left_ms = max(1, begun_ms + all_ms - reserve_ms - clock.monotonic_ms())
     late_ms = reserve_ms // 2 if all_ms >= SHORT_MS else SHORT_MS // 2
-    return await session.forward(inner, context.client_host, left_ms + late_ms)
+    return await session.forward(inner, context.client_host, left_ms + late_ms, check)
 
 
 async def _check_client(context: RequestContext) -> None:

@@ -23,7 +23,7 @@ from tidelog.broker.control_plane.controller_search import ControllerSearch
 from tidelog.broker.control_plane.controller_search import (
     ControllerUnreachable as ControllerUnreachable,
 )
-from tidelog.broker.control_plane.envelopes import Envelopes
+from tidelog.broker.control_plane.envelopes import Check, Envelopes, unchecked
 from tidelog.broker.control_plane.heartbeat_pace import HeartbeatPace
 from tidelog.broker.control_plane.quorum import Quorum
 from tidelog.broker.control_plane.refused_registrations import RefusedRegistrations
@@ -247,9 +247,11 @@ class ControllerSession:
         connection = await self.registered(limit)
         return await connection.send(request, None, limit)
 
-    async def forward(self, inner: bytes, client_host: str, timeout_ms: int) -> bytes:
+    async def forward(
+        self, inner: bytes, client_host: str, timeout_ms: int, check: Check = unchecked
+    ) -> bytes:
         """Forward a client's request: see ``Envelopes.forward``. Raises as ``request`` does."""
-        return await self._envelopes.forward(inner, client_host, timeout_ms)
+        return await self._envelopes.forward(inner, client_host, timeout_ms, check)
 
     async def _run(self) -> None:
         backoff = steady(RETRY_MS, RETRY_MAX_MS)
