@@ -290,9 +290,30 @@ MUTANTS = (
     ),
     Mutant(
         "what is fetched beyond shut gates takes the memory of open ones",
-        "src/tidelog/client/fetching/fetcher.py::Fetcher._wants_more",
-        "            self._buffered_bytes - gated_bytes < self._prefetch_bytes\n",
-        "            self._buffered_bytes < self._prefetch_bytes\n",
+        "src/tidelog/client/fetching/fetch_room.py::with_room",
+        "    has_room = buffered_bytes - gated_bytes < prefetch_bytes\n",
+        "    has_room = buffered_bytes < prefetch_bytes\n",
+        FETCHES,
+    ),
+    Mutant(
+        "what is paused or not asked for keeps the memory from what is read",
+        "src/tidelog/client/fetching/fetch_room.py::with_room",
+        "            or (is_stuck and is_asked_for(state, only) and returns_next(state))\n",
+        "",
+        FETCHES,
+    ),
+    Mutant(
+        "a position of the next assignment is dropped by the look-up of the one before",
+        "src/tidelog/client/groups/reading_generation.py::ReadingGeneration.begin",
+        "        if self._member.must_join:\n",
+        "        if False:\n",
+        "tests/component/aio/test_subscriptions.py",
+    ),
+    Mutant(
+        "partitions beyond shut gates are fetched without a limit",
+        "src/tidelog/client/fetching/fetch_room.py::returns_next",
+        " and (state.gate is None or state.fetch_offset < state.gate)",
+        "",
         FETCHES,
     ),
     Mutant(

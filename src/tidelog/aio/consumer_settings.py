@@ -70,7 +70,9 @@ class ConsumerSettings:
     fetch_max_bytes: int = 50 * MIB
     max_partition_fetch_bytes: int = MIB
     fetch_buffer_bytes: int = 64 * MIB
-    """How much may be fetched and not returned yet; half of it of partitions with a shut gate."""
+    """How much may be fetched and not returned yet; half of it of partitions with a shut gate. What
+    the application waits for comes above it, one response of each partition, where all of that is
+    paused, or not asked for."""
     max_poll_records: int = 500
     max_poll_interval_ms: int = 300_000
     session_timeout_ms: int = 45_000

@@ -94,6 +94,33 @@ def test_what_is_fetched_of_others_stays_within_the_limit_while_one_is_waited_fo
     story(of)
 
 
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_partition_is_read_although_another_one_fills_the_buffer(is_paused: bool) -> None:
+    """``getone`` of it waited for ever, and so did each poll while the other one was paused."""
+
+    async def of() -> None:
+        one = Reading(fetch_buffer_bytes=1)
+        one.consumer.assign([A, B])
+        one.fetches.write(A, b"0")
+        wanted = () if is_paused else (B,)
+        assert await one.consumer.getmany(B) == {}
+        await until(lambda: one.consumer.metrics()["consumer-metrics"]["buffered-bytes"])
+        if is_paused:
+            one.consumer.pause(A)
+        waited_for = asyncio.ensure_future(one.consumer.getone(*wanted))
+        # Nothing is written to B meanwhile.
+        for _ in range(3):
+            await until(lambda: one.fetches.waiting)
+            one.fetches.waiting.pop().answer()
+        one.fetches.write(B, b"x")
+        assert (await asyncio.wait_for(waited_for, 60)).value == b"x"
+        one.consumer.resume(A)
+        assert await one.read(1) == {A: [b"0"]}
+        await one.consumer.close()
+
+    story(of)
+
+
 def test_a_poll_waits_as_long_as_it_is_asked_to_in_all() -> None:
     async def of() -> None:
         one, waits = Reading(), []

@@ -335,6 +335,45 @@ def test_a_partition_that_was_assigned_since_the_last_poll_is_read_from_where_it
     story(of)
 
 
+def test_a_position_that_is_set_while_a_look_up_waits_for_metadata_is_read_from() -> None:
+    """It was of the next assignment, and the look-up of the one before dropped it."""
+
+    async def of() -> None:
+        one = Reading()
+        one.fetches.write(B, *(b"b%d" % n for n in range(9)))
+        describe, may_end, looks = one.cluster.describe, asyncio.Event(), 0
+        one.cluster.show()
+        one.cluster.described = view_of_all("t")
+
+        async def slow(names: Any, **other: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            await may_end.wait()
+            return await describe(names, **other)
+
+        one.cluster.describe = slow  # type: ignore[method-assign]
+        one.consumer.assign([A])
+        assert await one.poll() == {}
+        await until(lambda: looks)
+        one.consumer.assign([B])
+        one.consumer.seek(B, 7)
+        reader = await one.consumer.ready()
+        may_end.set()
+        await until(lambda: reader.generation.has_begun)
+        assert await one.read(2) == {B: [b"b7", b"b8"]}
+        one.consumer.assign([A])
+        one.consumer.seek(A, 3)
+        one.consumer.assign([B])
+        assert await one.poll() == {}
+        await until(lambda: reader.generation.has_begun)
+        one.consumer.assign([A])
+        one.fetches.write(A, b"a0")
+        assert await one.read(1) == {A: [b"a0"]}, "what was set before [B] is over"
+        await one.consumer.close()
+
+    story(of)
+
+
 def test_a_listener_is_called_until_its_subscription_ends() -> None:
     async def of() -> None:
         called: list[str] = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests.support.fetch_answers import batch
 from tests.support.fetching_reader import A, B, C, Fetching
 from tests.support.network_server import until
@@ -283,6 +285,64 @@ def test_all_partitions_share_the_memory_and_gated_ones_half_of_it() -> None:
         assert await one.quiet()
         assert (await one.poll()).keys() == {A, B}
         await until(lambda: len(one.fetches.waiting) == 2)
+        await one.fetcher.close()
+
+    story(of)
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_what_is_read_is_fetched_although_others_fill_the_memory(is_paused: bool) -> None:
+    """Those that were paused, or not asked for, filled it for ever, and the poll waited as long."""
+
+    async def of() -> None:
+        one = Fetching([1, 1, 2], prefetch_bytes=1)
+        one.fetcher.assign({A: 0, B: 0, C: 0})
+        await until(lambda: len(one.fetches.waiting) == 2)
+        of_one, of_two = sorted(one.fetches.waiting, key=lambda each: each.node_id)
+        one.fetches.waiting.clear()
+        of_one.answer({A: batch(0, b"0")})
+        of_two.answer()
+        assert await one.quiet(), "the memory is full, and there is something to return"
+        only = None if is_paused else {B}
+        one.fetcher.pause([A, C] if is_paused else [])
+        polling = asyncio.ensure_future(one.fetcher.poll(10**8, None, only))
+        assert not await one.quiet(), "what is buffered will not be returned"
+        for _ in range(2):
+            asked = await one.asked()
+            assert asked.offsets == {B: 0}
+            assert await one.quiet()
+            asked.answer()
+        (await one.asked()).answer({B: batch(0, b"x")})
+        assert one.values(await polling) == {B: [b"x"]}
+        # One response is fetched ahead.
+        (await one.asked()).answer({B: batch(1, b"y")})
+        await until(lambda: one.state(B).buffered)
+        assert await one.quiet()
+        assert one.fetcher.buffered_bytes == len(batch(0, b"0")) + len(batch(1, b"y"))
+        one.fetcher.resume([A])
+        assert await one.poll() == {A: [b"0"], B: [b"y"]}
+        await one.fetcher.close()
+
+    story(of)
+
+
+def test_what_opens_a_gate_is_fetched_although_its_memory_is_full() -> None:
+    """Partitions with a gate further on share the memory of those that wait for them."""
+
+    async def of() -> None:
+        one = Fetching([1, 1, 1], prefetch_bytes=4)
+        one.fetcher.hold_at({A: 0, B: 2, C: 0})
+        one.fetcher.add({A: 0, B: 0, C: 0})
+        (await one.asked()).answer({A: batch(0, b"0")})
+        assert not await one.quiet(), "what is buffered is beyond a shut gate"
+        for _ in range(2):
+            asked = await one.asked()
+            assert asked.offsets == {B: 0}
+            asked.answer()
+        (await one.asked()).answer({B: batch(0, b"x", b"y")})
+        assert await one.quiet()
+        assert await one.poll() == {B: [b"x", b"y"]}
+        assert await one.quiet(), "B is at its gate"
         await one.fetcher.close()
 
     story(of)

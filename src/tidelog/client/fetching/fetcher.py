@@ -6,7 +6,9 @@ Returns whole raw batches (``Fetched``), which the caller decodes. Not groups an
 
 Bounds: a partition is fetched while less than ``2 * partition_bytes`` of it are buffered, and any
 partition while less than ``prefetch_bytes`` are; each response in flight adds at most ``max_bytes``
-(and one larger batch). Grows with partitions per response.
+(and one larger batch). While there is nothing to return, a partition of which nothing is buffered
+adds one response of ``partition_bytes`` above that: what fills the limit may be paused, or not
+asked for. Grows with partitions per response.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from tidelog.client.fetching.fetch_requests import (
     end_session,
     fetched_of,
 )
+from tidelog.client.fetching.fetch_room import is_asked_for, with_room
 from tidelog.client.fetching.fetch_sessions import FetchSession
 from tidelog.client.fetching.resets import OffsetReset as OffsetReset
 from tidelog.client.fetching.resets import reset_of, reset_offsets
@@ -77,6 +80,8 @@ class Fetcher:
         self._tasks: dict[int | str, asyncio.Task[None]] = {}
         self._buffered_bytes = 0
         self._gates: Mapping[TopicPartition, int] = {}
+        self._only: Container[TopicPartition] | None = None
+        """What the last ``poll`` asked for; None: everything."""
         self._is_interrupted = False
         self._incarnations = 0
         self._changed: asyncio.Future[None] | None = None
@@ -215,11 +220,13 @@ class Fetcher:
         """Return buffered batches, waiting up to ``timeout_ms`` for the first; advance positions.
 
         One ``Fetched`` of each partition in turn, until none is left or ``max_bytes`` are reached.
-        ``only``: of these partitions; what is fetched of others stays here, within the limit.
+        ``only``: of these partitions; what is fetched of others stays here, within the limit, and
+        these are fetched although others fill it.
         Raises the error of a partition once (OffsetOutOfRange, Refused); ``seek`` restarts it.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
+        self._only = only
         while True:
             self._raise_problem()
             taken = self._take(max_bytes, only)
@@ -251,9 +258,7 @@ class Fetcher:
     def _take(self, max_bytes: int | None, only: Container[TopicPartition] | None) -> list[Fetched]:
         taken: list[Fetched] = []
         size = 0
-        ready = [s for s in self._assigned.values() if s.is_ready()]
-        if only is not None:
-            ready = [s for s in ready if s.partition in only]
+        ready = [s for s in self._assigned.values() if s.is_ready() and is_asked_for(s, only)]
         while ready and (max_bytes is None or size < max_bytes):
             for state in ready:
                 fetched = state.take()
@@ -301,12 +306,13 @@ class Fetcher:
         groups: dict[int, list[FetchedPartition]] = {}
         unplaced: list[FetchedPartition] = []
         earliest: float | None = None
-        gated_bytes = sum(
-            self._assigned[p].buffered_bytes for p in self._gates if p in self._assigned
-        )
-        for state in self._assigned.values():
-            if not self._wants_more(state, gated_bytes):
-                continue
+        for state in with_room(
+            self._assigned.values(),
+            self._only,
+            buffered_bytes=self._buffered_bytes,
+            prefetch_bytes=self._prefetch_bytes,
+            partition_bytes=self._options.partition_bytes,
+        ):
             if state.not_before > now:
                 if state.not_before != float("inf"):
                     earliest = min(earliest or state.not_before, state.not_before)
@@ -324,14 +330,6 @@ class Fetcher:
             self._timer = None
         if earliest is not None:
             self._timer = loop.call_later(max(0.0, earliest - now) + 0.001, self._start)
-
-    def _wants_more(self, state: FetchedPartition, gated_bytes: int) -> bool:
-        has_room = (
-            self._buffered_bytes - gated_bytes < self._prefetch_bytes
-            if state.gate is None
-            else gated_bytes < self._prefetch_bytes // 2
-        )
-        return has_room and state.wants_more(2 * self._options.partition_bytes)
 
     def _run(self, key: int | str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

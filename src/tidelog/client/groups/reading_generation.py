@@ -143,7 +143,11 @@ class ReadingGeneration:
         self._resets.ordered = frozenset(self.topics)
         self._gating.start(self.topics, self.assigned)
         self.has_begun = True
-        sought, self._sought = self._sought, {}
+        sought, later = self._sought, {}
+        if self._member.must_join:
+            # ``assign`` was called meanwhile, and positions of what the next join gives were set.
+            later = {tp: offset for tp, offset in sought.items() if tp not in self.assigned}
+        self._sought = later
         self._read_assigned(sought)
 
     def _begin_incarnations_again(self, partitions: list[TopicPartition]) -> None:
