@@ -193,8 +193,15 @@ MUTANTS = (
     Mutant(
         "31: a partition epoch above all that was written by hand counts as born since",
         f"{DECISIONS}/incarnations.py::is_of_another",
-        "    is_judged = history is not None and tp in loaded.rewritten\n",
-        "    is_judged = False\n",
+        "and tp not in loaded.rewritten",
+        "",
+        "tests/unit/controller/test_wrong_pairs.py",
+    ),
+    Mutant(
+        "31: such an epoch counts as born since where the history cannot be read",
+        f"{DECISIONS}/incarnations.py::is_of_another",
+        "tp not in loaded.rewritten",
+        "(history is None or tp not in loaded.rewritten)",
         "tests/unit/controller/test_wrong_pairs.py",
     ),
     Mutant(

@@ -497,6 +497,34 @@ def test_a_partition_epoch_above_all_that_was_written_by_hand_is_named_and_delet
     world.check_repaired()
 
 
+@pytest.mark.parametrize("index", [0, 3], ids=["as created", "born again"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["before they register", "after it"])
+def test_a_partition_epoch_that_was_written_by_hand_is_named_without_the_history_too(
+    is_first: bool, index: int
+) -> None:
+    """It was believed as long as the history could not be read: all replicas became stale."""
+    story, path = STORIES["grown again"], layout.partition("t", index)
+    history = layout.topic_history("t")
+    world = begun(story, ((path, torn), (history, torn)))
+    fields = json.loads(story.nodes[path].data)
+    by_hand = json.dumps({**fields, "partition_epoch": story.newest + 1}).encode()
+    if is_first:
+        world.put(path, by_hand)
+    for broker in BROKERS:
+        world.arrive(broker, FormerRegistration.SAME)
+    if not is_first:
+        world.put(path, by_hand)
+        for broker in BROKERS:
+            world.check_sent(broker)
+    line = str(world.cluster.damaged[path])
+    assert f"a replica of {fields['partition_epoch']}: put {history} back first" in line
+    # The sound node is believed without the history: the replicas are of it.
+    world.repair([path])
+    assert set(world.cluster.damaged) == {history}
+    world.repair([history])
+    world.check_repaired()
+
+
 def test_a_late_replica_of_a_removed_incarnation_damages_no_node_without_the_history() -> None:
     """The sound node was named as the wrong one, and nothing led the partition."""
     story, tp = STORIES["grown again"], TopicPartition("t", 3)

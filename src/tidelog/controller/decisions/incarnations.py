@@ -74,8 +74,7 @@ def is_of_another(cluster: ClusterState, tp: TopicPartition, end: LogEnd) -> boo
         # No incarnation is older than one that a broker has seen, whenever it was born.
         return True
     history, loaded = cluster.topic_histories.get(tp.topic), cluster.loaded
-    is_judged = history is not None and tp in loaded.rewritten
-    if stored.partition_epoch > loaded.partition_epoch and not is_judged:
+    if stored.partition_epoch > loaded.partition_epoch and tp not in loaded.rewritten:
         # It was born since this controller loaded the store: reports are older than it.
         return False
     if history is None:
