@@ -221,8 +221,15 @@ MUTANTS = (
     Mutant(
         "31: a corrected assignment leaves out a broker that has a replica",
         f"{DECISIONS}/agreement.py::corrected",
-        "        if left <= here and all(cluster.any_log_end(x, tp) is None for x in left):\n",
-        "        if True:\n",
+        "left <= here and all(",
+        "True or all(",
+        "tests/unit/controller/test_agreement.py",
+    ),
+    Mutant(
+        "31: a correction without the topic's id believes that no broker has a replica",
+        f"{DECISIONS}/agreement.py::corrected",
+        "known_id or NO_ID",
+        "None",
         "tests/unit/controller/test_agreement.py",
     ),
     Mutant(

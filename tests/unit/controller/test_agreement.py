@@ -133,6 +133,23 @@ def test_a_wrong_assignment_is_corrected_if_that_makes_no_replica_stale(level: L
         assert "the former ones are restored" in errors[0]
 
 
+@pytest.mark.parametrize("written_id", [None, layout.id_text(UUID(int=999))])
+def test_a_correction_without_the_topics_id_makes_no_replica_stale(written_id: str | None) -> None:
+    """No broker had a replica of that id: what the correction left out was always without one."""
+    world, path = made(), layout.topic("t")
+    right, topic_id = world.cluster.topics["t"], world.cluster.topic_id("t")
+    known = msgspec.structs.replace(right, partitions={0: [3, 2], 1: [2, 3]})
+    node = msgspec.structs.replace(right, topic_id=written_id)
+    for has_replica in (True, False):
+        cluster = read_with(world, topic=known)
+        cluster.brokers = world.cluster.brokers
+        replica = {(topic_id, 0): LogEnd(1, 0, 5)}
+        cluster.inventories = {1: replica, 2: replica, 3: replica if has_replica else {}}
+        take_up(cluster, {path: Node(layout.encode(node), 7)}, world.chance, deletes=True)
+        assert cluster.topics["t"] == (known if has_replica else right)
+        assert list(cluster.damaged) == ([layout.state(*T0)] if has_replica else [])
+
+
 def test_the_deletion_of_a_living_topic_is_damaged_and_deletes_nothing() -> None:
     world = made()
     cluster = read_with(world, deletion=DeletionNode("gone", {0: [1, 2]}))

@@ -40,7 +40,7 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState, LogEnd
+from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState, LogEnd
 from tidelog.controller.decisions.ended_data import has_ended, was_accepted
 from tidelog.controller.decisions.epoch_counters import (
     all_epochs,
@@ -399,13 +399,15 @@ def _states(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator
 
 
 def corrected(
-    cluster: ClusterState, name: str, present: TopicNode, written: TopicNode
+    cluster: ClusterState, name: str, present: TopicNode, written: TopicNode, topic_id: str | None
 ) -> dict[int, list[int]]:
     """Return the replicas that another program has put right in a topic's node, by partition.
 
     The state contradicts those that were known, and agrees with these. Whatever they leave out is
     registered here and has no replica, so that none becomes stale if the state was the wrong one.
+    ``topic_id`` is that of the replicas: the written node may have none, or another one.
     """
+    known_id = layout.parse_id(topic_id) if topic_id is not None else None
     right = {}
     for index, replicas in written.partitions.items():
         tp, former = TopicPartition(name, index), present.partitions.get(index, replicas)
@@ -418,7 +420,9 @@ def corrected(
             continue
         left = set(former).difference(replicas)
         here = cluster.inventories.keys() & cluster.brokers.keys() - cluster.presumed
-        if left <= here and all(cluster.any_log_end(x, tp) is None for x in left):
+        if left <= here and all(
+            cluster.any_log_end(x, tp, known_id or NO_ID) is None for x in left
+        ):
             right[index] = replicas
     return right
 

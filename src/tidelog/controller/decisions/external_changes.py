@@ -342,15 +342,15 @@ def _take_partition(
 def _put_right(
     cluster: ClusterState, name: str, present: TopicNode, written: TopicNode, taken: Taken
 ) -> TopicNode:
-    right = {**present.partitions, **corrected(cluster, name, present, written)}
+    history = cluster.topic_histories.get(name)
+    ours = present.topic_id if history is None else history.topic_id
+    right = {**present.partitions, **corrected(cluster, name, present, written, ours)}
     partitions = {**written.partitions, **right}
     if any(written.partitions.get(index) != replicas for index, replicas in right.items()):
         taken.errors.append(
             f"{layout.topic(name)} was rewritten with other replicas or fewer partitions: the "
             "former ones are restored. A reassignment moves replicas."
         )
-    history = cluster.topic_histories.get(name)
-    ours = present.topic_id if history is None else history.topic_id
     if written.topic_id not in (None, ours):
         taken.errors.append(
             f"{layout.topic(name)} was rewritten with the id {written.topic_id}: the topic has the "
