@@ -233,6 +233,13 @@ MUTANTS = (
         "tests/unit/controller/test_agreement.py",
     ),
     Mutant(
+        "31: a member that a wrong topic node leaves out comes back empty, and is not noted",
+        f"{DECISIONS}/registration.py::_may_count",
+        "or any(isinstance(x, PartitionState) and broker in _named(x) for x in states)",
+        "",
+        "tests/unit/controller/test_registration.py",
+    ),
+    Mutant(
         "31: a partition whose last known holder died is begun again, empty",
         f"{DECISIONS}/completion.py::_newborn",
         "        if layout.state(*tp) in cluster.damaged:\n",

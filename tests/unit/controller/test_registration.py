@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import count
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from tests.support.controller_world import World
@@ -38,8 +39,9 @@ from tidelog.controller.decisions.uncertain_replicas import (
     written_once,
 )
 from tidelog.metadata import layout
+from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import Counter, PartitionState, UncertainReplicas
-from tidelog.metadata.store import Operation, Set
+from tidelog.metadata.store import Node, Operation, Set
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.registration import FormerRegistration
@@ -432,6 +434,43 @@ def test_a_loss_while_the_state_cannot_be_read_is_known_when_it_can_be(
     is_untouched = what == "killed" and controllers == "repaired between them"
     assert now.leader_epoch == 0 if is_untouched else now.leader_epoch > 0
     assert layout.UNCERTAIN_REPLICAS not in world.nodes()
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        PartitionState(1, 0, 1, [1, 2]),
+        PartitionState(-1, 0, 1, [], eligible_replicas=[1]),
+        PartitionState(-1, 0, 1, [4], unclean_members=[1, 4]),
+        PartitionState(4, 0, 1, [4], target_replicas=[4, 1]),
+    ],
+    ids=["in sync", "eligible", "uncertain", "a target"],
+)
+@pytest.mark.parametrize("is_former", [True, False], ids=["known", "stored"])
+def test_an_empty_member_that_a_wrong_topic_node_leaves_out_is_noted(
+    state: PartitionState, is_former: bool
+) -> None:
+    """It led once the node was repaired: no assignment named it, and no state could be read."""
+    world = World(1, 2, 3)
+    world.create(TopicToCreate("t", assignment=((0, (1, 2)),)))
+    path, nodes = layout.state("t", 0), world.nodes()
+    wrong = msgspec.structs.replace(world.cluster.topics["t"], partitions={0: [3, 2]})
+    nodes[layout.topic("t")] = Node(layout.encode(wrong), 9)
+    nodes[path] = Node(layout.encode(state), 9)
+    cluster = ClusterState()
+    load(cluster, nodes)
+    assert list(cluster.damaged) == [path]
+    if is_former:
+        cluster.damaged[path] = Damaged(path, "it is torn", former=state)
+    asked = Registration(
+        *(1, "", UUID(int=next(_incarnations)), UUID(int=1)),
+        (Address("PLAINTEXT", "h", 1, "PLAINTEXT"),),
+        *(None, FormerRegistration.CRASHED, {}),
+    )
+    cluster.inventories[1] = asked.inventory
+    writes = register(cluster, asked, 1).writes
+    notes = [x.record for x in writes if isinstance(x, Put) and x.path == layout.UNCERTAIN_REPLICAS]
+    assert notes == [UncertainReplicas({"t": {0: [1]}})]
 
 
 @pytest.mark.parametrize("is_of_state", [True, False], ids=["state", "topic"])

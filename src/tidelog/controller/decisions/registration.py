@@ -28,7 +28,7 @@ from tidelog.controller.decisions.incarnations import is_of_another
 from tidelog.controller.decisions.settlement import settle_all
 from tidelog.controller.decisions.uncertain_replicas import noted, unread_states
 from tidelog.metadata import layout
-from tidelog.metadata.records import BrokerNode, Counter
+from tidelog.metadata.records import BrokerNode, Counter, PartitionState
 from tidelog.model.errors import ErrorCode
 from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
@@ -296,12 +296,21 @@ def _concerned(cluster: ClusterState, broker: int) -> list[TopicPartition]:
 def _may_count(cluster: ClusterState, broker: int, tp: TopicPartition) -> bool:
     """Return whether a state that cannot be read may name a broker as a member."""
     history = cluster.topic_histories.get(tp.topic)
+    damaged = cluster.damaged.get(layout.state(*tp))
+    states = () if damaged is None else (damaged.record, damaged.former)
     return (
         not cluster.replicas(tp)
         or broker in cluster.hosts(tp)
+        # The topic's node may be the wrong one, and its assignment leave out a member.
+        or any(isinstance(x, PartitionState) and broker in _named(x) for x in states)
         # The targets of a move are in the state only.
         or (history is not None and tp.partition in history.original_replicas)
     )
+
+
+def _named(state: PartitionState) -> set[int]:
+    targets = state.target_replicas or ()
+    return {*state.isr, *state.eligible_replicas, *state.unclean_members, *targets}
 
 
 def _led_or_in_sync(
