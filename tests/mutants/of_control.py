@@ -121,6 +121,20 @@ MUTANTS = (
         "tests/unit/controller/test_wrong_pairs.py",
     ),
     Mutant(
+        "31: the newest state is forgotten beside one that other nodes contradict",
+        f"{DECISIONS}/external_changes.py::_judge",
+        "| taken.former",
+        "",
+        "tests/unit/controller/test_agreement.py",
+    ),
+    Mutant(
+        "31: the newest state is forgotten when the nodes are judged once more",
+        f"{DECISIONS}/nodes.py::check_agreement",
+        "former=former[path]",
+        "former=None",
+        "tests/unit/controller/test_agreement.py",
+    ),
+    Mutant(
         "31: a partition's node is believed after the removal of its incarnation",
         f"{DECISIONS}/agreement.py::contradicted",
         "    yield from list(removed(cluster, cluster.topics))\n",

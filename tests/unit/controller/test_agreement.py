@@ -150,6 +150,44 @@ def test_a_correction_without_the_topics_id_makes_no_replica_stale(written_id: s
         assert list(cluster.damaged) == ([layout.state(*T0)] if has_replica else [])
 
 
+@pytest.mark.parametrize("between", ["nothing", "a registration", "a repair"])
+@pytest.mark.parametrize("what", ["state", "topic"])
+def test_a_controller_knows_the_newest_state_beside_one_that_other_nodes_contradict(
+    what: str, between: str
+) -> None:
+    """It forgot it: an older copy was believed, and a replica led that had left the ISR."""
+    world, path = made(), layout.state(*T0)
+    cluster, right = world.cluster, world.cluster.topics["t"]
+    topic_id = cluster.topic_id("t")
+    newest = cluster.states[T0] = PartitionState(2, 10, 1, [2])
+    cluster.inventories = {x: {(topic_id, 0): LogEnd(1, 8, 50)} for x in (1, 2)}
+
+    def put(path: str, record: Record, version: int) -> list[str]:
+        nodes = {path: Node(layout.encode(record), version)}
+        return take_up(cluster, nodes, world.chance, deletes=True).answer.errors
+
+    if what == "state":
+        put(path, PartitionState(3, 11, 1, [3]), 1)
+    else:
+        # Removed and created: what is written to a known node is restored.
+        take_up(cluster, {layout.topic("t"): None}, world.chance, deletes=True)
+        put(layout.topic("t"), msgspec.structs.replace(right, partitions={0: [1], 1: [2, 3]}), 1)
+    assert list(cluster.damaged) == [path] and cluster.damaged[path].former == newest
+    if between == "a registration":
+        judge_reports(cluster, {(UUID(int=4711), 0): LogEnd(1, 0, 5)}, {UUID(int=4711): "t"})
+    elif between == "a repair":
+        put(layout.partition("t", 1), cluster.partition_nodes[TopicPartition("t", 1)], 9)
+    assert list(cluster.damaged) == [path] and cluster.damaged[path].former == newest
+    errors = put(path, PartitionState(1, 9, 1, [1, 2]), 2)
+    assert any("the newest one is restored, leader epoch 10 and ISR [2]" in x for x in errors)
+    if what == "topic":
+        take_up(cluster, {layout.topic("t"): None}, world.chance, deletes=True)
+        put(layout.topic("t"), right, 2)
+    now = cluster.states[T0]
+    assert (now.isr, cluster.damaged) == ([2], {})
+    assert now.leader_epoch >= 10
+
+
 def test_the_deletion_of_a_living_topic_is_damaged_and_deletes_nothing() -> None:
     world = made()
     cluster = read_with(world, deletion=DeletionNode("gone", {0: [1, 2]}))

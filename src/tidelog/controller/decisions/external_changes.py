@@ -185,9 +185,13 @@ def _judge(cluster: ClusterState, nodes: Mapping[str, Node | None], taken: Taken
     """Judge by each other the nodes of topics that were taken up; what is damaged keeps the state
     that was known before."""
     note_rewritten(cluster, nodes)
-    taken.errors += check_agreement(cluster, {x for x in map(layout.topic_of, nodes) if x})
-    for path in taken.former.keys() & cluster.damaged:
-        cluster.damaged[path] = replace(cluster.damaged[path], former=taken.former[path])
+    topics = {x for x in map(layout.topic_of, nodes) if x}
+    counted = {layout.state(*tp): x for tp, x in cluster.states.items() if tp.topic in topics}
+    # A state that is taken up now is no proof of itself.
+    former = {x: y for x, y in counted.items() if x not in nodes} | taken.former
+    taken.errors += check_agreement(cluster, topics)
+    for path in former.keys() & cluster.damaged:
+        cluster.damaged[path] = replace(cluster.damaged[path], former=former[path])
 
 
 def settled_again(
@@ -324,9 +328,10 @@ def _take_partition(
     take(cluster, path, node)
     if place is None or not isinstance(newest, PartitionState):
         return []
+    # Also beside one with a higher epoch, which other nodes may contradict.
+    taken.former[path] = newest
     written = cluster.states.get(TopicPartition(*place))
     if node is None or written is None:
-        taken.former[path] = newest
         return []
     if written == newest or written.leader_epoch > newest.leader_epoch:
         return []

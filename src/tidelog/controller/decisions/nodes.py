@@ -8,6 +8,7 @@ No rule about leaders or topics is here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from uuid import UUID
 
 from tidelog.controller.decisions.agreement import (
@@ -118,9 +119,13 @@ def check_agreement(cluster: ClusterState, topics: Collection[str]) -> list[str]
 
     Call it when other programs have written nodes of these topics.
     """
+    former = {path: damaged.former for path, damaged in cluster.damaged.items()}
     for path, record in put_aside(cluster, topics):
         _put(cluster, path, record)
-    return _damage(cluster, contradicted_of(cluster, topics))
+    lines = _damage(cluster, contradicted_of(cluster, topics))
+    for path in former.keys() & cluster.damaged:
+        cluster.damaged[path] = replace(cluster.damaged[path], former=former[path])
+    return lines
 
 
 def note_rewritten(cluster: ClusterState, paths: Iterable[str]) -> None:
