@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.controller_world import World
 from tests.support.resizing_world import ResizingWorld
-from tidelog.controller.decisions.cluster import ClusterState, LogEnd
+from tidelog.controller.decisions.cluster import ClusterState, LogEnd, StorePast
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.external_changes import changed, take_up
@@ -23,6 +23,7 @@ from tidelog.metadata.records import (
     PartitionNode,
     PartitionState,
     Record,
+    UncertainReplicas,
 )
 from tidelog.metadata.store import Node
 from tidelog.model.levels import LATEST, Level, level_of
@@ -103,6 +104,7 @@ def test_a_wrong_assignment_is_corrected_if_that_makes_no_replica_stale(level: L
     wrong = msgspec.structs.replace(right, partitions={0: [3, 2], 1: [2, 3]})
     replica = {(topic_id, 0): LogEnd(1, 0, 5)}
     hosts: dict[int, dict[tuple[UUID, int], LogEnd]] = {1: replica, 2: replica, 3: {}}
+    one, both = (StorePast(uncertain=UncertainReplicas({"t": {0: x}})) for x in ([1], [1, 2]))
 
     def written(partitions: dict[int, list[int]], **changes: Any) -> tuple[ClusterState, list[str]]:
         cluster = read_with(world, topic=wrong)
@@ -118,11 +120,21 @@ def test_a_wrong_assignment_is_corrected_if_that_makes_no_replica_stale(level: L
     cluster, errors = written(right.partitions)
     assert (cluster.topics["t"], cluster.damaged, errors) == (right, {}, [])
     assert cluster.states[T0].isr == [1, 2]
+    # A member that came back without its replica was noted: it leaves the ISR.
+    for empty in ({**hosts, 1: {}}, {1: {}, 2: replica, 3: {}}):
+        cluster, errors = written(right.partitions, inventories=empty, past=one)
+        assert (cluster.topics["t"], cluster.damaged, errors) == (right, {}, [])
     for refused, changes in (
         # What it leaves out has a replica, or may have one.
         (right.partitions, {"inventories": {**hosts, 3: replica}}),
         (right.partitions, {"inventories": {1: replica, 2: replica}}),
         (right.partitions, {"presumed": {3}}),
+        # It has lost one: by damage, or with all its disks.
+        (right.partitions, {"broken": {(3, T0)}}),
+        (right.partitions, {"diskless": {3}}),
+        # What is to lead then has none, and was not noted; or no member has one.
+        (right.partitions, {"inventories": {**hosts, 1: {}}}),
+        (right.partitions, {"inventories": {1: {}, 2: {}, 3: {}}, "past": both}),
         # The state agrees with neither, or it does not contradict what is known.
         ({0: [3, 1], 1: [2, 3]}, {}),
         ({0: [3, 2], 1: [2, 1]}, {}),
@@ -131,6 +143,8 @@ def test_a_wrong_assignment_is_corrected_if_that_makes_no_replica_stale(level: L
         assert cluster.topics["t"] == wrong
         assert list(cluster.damaged) == [layout.state(*T0)]
         assert "the former ones are restored" in errors[0]
+        why = [x for x in errors if "is not corrected" in x]
+        assert len(why) == bool(changes) and not any("\n" in x for x in why)
 
 
 @pytest.mark.parametrize("written_id", [None, layout.id_text(UUID(int=999))])
@@ -148,6 +162,21 @@ def test_a_correction_without_the_topics_id_makes_no_replica_stale(written_id: s
         take_up(cluster, {path: Node(layout.encode(node), 7)}, world.chance, deletes=True)
         assert cluster.topics["t"] == (known if has_replica else right)
         assert list(cluster.damaged) == ([layout.state(*T0)] if has_replica else [])
+
+
+def test_a_state_that_was_written_by_hand_corrects_no_assignment() -> None:
+    """All replicas became stale: the reports of brokers were older than the topic."""
+    world, path = made(), layout.topic("t")
+    cluster, right = world.cluster, world.cluster.topics["t"]
+    cluster.inventories = {1: {}, 2: {}, 3: {}}
+    state = {layout.state(*T0): Node(layout.encode(PartitionState(3, 5, 1, [3])), 1)}
+    take_up(cluster, state, world.chance, deletes=True)
+    wrong = msgspec.structs.replace(right, partitions={0: [3], 1: [2, 3]})
+    node = {path: Node(layout.encode(wrong), 1)}
+    errors = take_up(cluster, node, world.chance, deletes=True).answer.errors
+    (line,) = [x for x in errors if "is not corrected" in x]
+    assert f"{layout.state(*T0)} is the wrong node, put a copy of it back" in line
+    assert cluster.topics["t"] == right and list(cluster.damaged) == [layout.state(*T0)]
 
 
 @pytest.mark.parametrize("between", ["nothing", "a registration", "a repair"])

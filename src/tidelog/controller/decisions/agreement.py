@@ -400,31 +400,65 @@ def _states(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator
 
 def corrected(
     cluster: ClusterState, name: str, present: TopicNode, written: TopicNode, topic_id: str | None
-) -> dict[int, list[int]]:
-    """Return the replicas that another program has put right in a topic's node, by partition.
+) -> tuple[dict[int, list[int]], list[str]]:
+    """Return the replicas that another program has put right in a topic's node, by partition, and
+    why others are not.
 
-    The state contradicts those that were known, and agrees with these. Whatever they leave out is
-    registered here and has no replica, so that none becomes stale if the state was the wrong one.
+    The state contradicts those that were known, and agrees with these: see ``_why_not_corrected``.
     ``topic_id`` is that of the replicas: the written node may have none, or another one.
     """
-    known_id = layout.parse_id(topic_id) if topic_id is not None else None
-    right = {}
+    known_id = (layout.parse_id(topic_id) if topic_id is not None else None) or NO_ID
+    right, lines = {}, []
     for index, replicas in written.partitions.items():
         tp, former = TopicPartition(name, index), present.partitions.get(index, replicas)
         damaged = cluster.damaged.get(layout.state(*tp))
         state = None if damaged is None else damaged.record
-        if former == replicas or not isinstance(state, PartitionState):
+        if former == replicas or damaged is None or not isinstance(state, PartitionState):
             continue
         is_former_right = _why_not_of(cluster, tp, state, former) is None
         if is_former_right or _why_not_of(cluster, tp, state, replicas) is not None:
             continue
-        left = set(former).difference(replicas)
-        here = cluster.inventories.keys() & cluster.brokers.keys() - cluster.presumed
-        if left <= here and all(
-            cluster.any_log_end(x, tp, known_id or NO_ID) is None for x in left
-        ):
+        why = _why_not_corrected(cluster, tp, damaged, set(former).difference(replicas), known_id)
+        if why is None:
             right[index] = replicas
-    return right
+        else:
+            lines.append(f"{layout.topic(name)} is not corrected for partition {index}: {why}.")
+    return right, lines
+
+
+def _why_not_corrected(
+    cluster: ClusterState, tp: TopicPartition, damaged: Damaged, left: set[int], topic_id: UUID
+) -> str | None:
+    """Return a clause if a correction could make a replica stale, or an empty one leader, should
+    the state be the wrong node. ``left`` are the brokers that it leaves out."""
+    state, newest = damaged.record, damaged.former
+    assert isinstance(state, PartitionState)
+    if newest not in (None, state):
+        # Only what another program has written contradicts the assignment.
+        return f"{damaged.path} is the wrong node, put a copy of it back"
+    here = cluster.inventories.keys() & cluster.brokers.keys() - cluster.presumed
+    away = sorted(left - here)
+    if away:
+        return f"start broker {away[0]} first, for it may have a replica that this leaves out"
+    for broker in sorted(left):
+        is_damaged = broker in cluster.diskless or (broker, tp) in cluster.broken
+        if is_damaged or cluster.any_log_end(broker, tp, topic_id) is not None:
+            return (
+                f"broker {broker}, which it leaves out, has or had a replica. Put {damaged.path} "
+                f"back if that is the wrong node, otherwise move the folder off broker {broker}, "
+                "and start that again"
+            )
+    members = {*state.isr, *state.eligible_replicas}
+    empty = {x for x in members & here if cluster.any_log_end(x, tp, topic_id) is None}
+    noted = cluster.past.uncertain.topics.get(tp.topic, {}).get(tp.partition, ())
+    # One that is noted leads only if no other member has more.
+    unsafe = empty if empty == members else empty.difference(noted)
+    if unsafe:
+        return (
+            f"broker {min(unsafe)} has no replica, and {damaged.path} names it as in sync: put "
+            f"that back, or start broker {min(unsafe)} again if it has one"
+        )
+    return None
 
 
 def _why_not_of(

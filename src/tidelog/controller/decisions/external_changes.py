@@ -349,13 +349,15 @@ def _put_right(
 ) -> TopicNode:
     history = cluster.topic_histories.get(name)
     ours = present.topic_id if history is None else history.topic_id
-    right = {**present.partitions, **corrected(cluster, name, present, written, ours)}
+    agreed, why_not = corrected(cluster, name, present, written, ours)
+    right = {**present.partitions, **agreed}
     partitions = {**written.partitions, **right}
     if any(written.partitions.get(index) != replicas for index, replicas in right.items()):
         taken.errors.append(
             f"{layout.topic(name)} was rewritten with other replicas or fewer partitions: the "
             "former ones are restored. A reassignment moves replicas."
         )
+    taken.errors += why_not
     if written.topic_id not in (None, ours):
         taken.errors.append(
             f"{layout.topic(name)} was rewritten with the id {written.topic_id}: the topic has the "
