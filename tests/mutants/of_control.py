@@ -219,6 +219,20 @@ MUTANTS = (
         "tests/unit/controller/test_wrong_pairs.py",
     ),
     Mutant(
+        "31: a topic began here because a partition of it was written by hand",
+        f"{DECISIONS}/agreement.py::_began_here",
+        "- loaded.rewritten",
+        "",
+        "tests/unit/controller/test_wrong_pairs.py",
+    ),
+    Mutant(
+        "31: what was written by hand is forgotten while the topic's node is missing",
+        f"{DECISIONS}/nodes.py::_may_exist",
+        "or path in cluster.damaged or topic in cluster.topic_histories",
+        "",
+        "tests/unit/controller/test_wrong_pairs.py",
+    ),
+    Mutant(
         "31: damage that is found beside a state that cannot be read is forgotten",
         f"{DECISIONS}/soft_state.py::_can_be_of",
         "(tp in cluster.states or layout.state(*tp) in cluster.damaged)",

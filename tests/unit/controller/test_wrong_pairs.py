@@ -30,7 +30,7 @@ from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.ended_data import JUMP
 from tidelog.controller.decisions.external_changes import Taken, changed, take_up
-from tidelog.controller.decisions.nodes import judge_reports, load
+from tidelog.controller.decisions.nodes import judge_reports, load, note_rewritten
 from tidelog.controller.decisions.registration import (
     Address,
     Registration,
@@ -523,6 +523,60 @@ def test_a_partition_epoch_that_was_written_by_hand_is_named_without_the_history
     assert set(world.cluster.damaged) == {history}
     world.repair([history])
     world.check_repaired()
+
+
+def test_a_topic_whose_partition_was_written_by_hand_did_not_begin_here() -> None:
+    """Its node with another id was believed: all replicas of the topic became stale."""
+    story, path = STORIES["never resized"], layout.partition(*T0)
+    history, topic = layout.topic_history("t"), layout.topic("t")
+    world = begun(story, ((path, torn), (history, torn), (topic, torn)))
+    fields = json.loads(story.nodes[path].data)
+    world.put(path, json.dumps({**fields, "partition_epoch": story.newest + 1}).encode())
+    for broker in BROKERS:
+        world.arrive(broker, FormerRegistration.SAME)
+    world.put(history, of_another(story, history) or b"")
+    world.put(topic, of_another(story, topic) or b"")
+    assert "broker 1 has the topic with the id" in str(world.cluster.damaged[topic])
+    for broker in BROKERS:
+        world.check_sent(broker)
+    world.repair([path, history, topic])
+    world.check_repaired()
+
+
+@pytest.mark.parametrize("is_with_history", [True, False], ids=["history", "no history"])
+def test_a_partition_epoch_written_by_hand_is_named_after_its_topic_was_missing(
+    is_with_history: bool,
+) -> None:
+    """What other programs had written was forgotten with the topic's node."""
+    story, path = STORIES["never resized"], layout.partition(*T0)
+    other, topic = layout.partition("t", 1), layout.topic("t")
+    history = layout.topic_history("t")
+    world = begun(story, ((path, torn), (other, torn)))
+    for broker in BROKERS:
+        world.arrive(broker, FormerRegistration.SAME)
+    fields = json.loads(story.nodes[path].data)
+    world.put(path, json.dumps({**fields, "partition_epoch": story.newest + 1}).encode())
+    if not is_with_history:
+        world.put(history, torn(story, history) or b"")
+    del world.tree.nodes[topic]
+    take_up(world.cluster, {topic: None}, world.chance, deletes=True)
+    world.put(other, story.nodes[other].data)
+    world.put(topic, story.nodes[topic].data)
+    assert path in world.cluster.damaged
+    for broker in BROKERS:
+        world.check_sent(broker)
+    world.repair([path] if is_with_history else [path, history])
+    world.check_repaired()
+
+
+def test_the_marks_of_a_topic_that_is_gone_are_forgotten() -> None:
+    story, other = STORIES["never resized"], layout.partition("u", 0)
+    cluster = begun(story, ()).cluster
+    note_rewritten(cluster, [layout.partition(*T0)])
+    note_rewritten(cluster, [other])
+    assert cluster.loaded.rewritten == {T0, TopicPartition("u", 0)}
+    note_rewritten(cluster, [layout.partition(*T0)])
+    assert cluster.loaded.rewritten == {T0}
 
 
 def test_a_late_replica_of_a_removed_incarnation_damages_no_node_without_the_history() -> None:

@@ -146,9 +146,12 @@ def _reported_ids(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Dama
 
 
 def _began_here(cluster: ClusterState, name: str, node: TopicNode) -> bool:
-    """Return whether this controller has created a topic since it loaded the store."""
-    stored = (cluster.partition_nodes.get(TopicPartition(name, x)) for x in node.partitions)
-    return any(x is not None and x.partition_epoch > cluster.loaded.partition_epoch for x in stored)
+    """Return whether this controller has created a topic since it loaded the store: what another
+    program has written is no proof."""
+    loaded = cluster.loaded
+    places = {TopicPartition(name, x) for x in node.partitions} - loaded.rewritten
+    stored = (cluster.partition_nodes.get(tp) for tp in places)
+    return any(x is not None and x.partition_epoch > loaded.partition_epoch for x in stored)
 
 
 def _is_reported(cluster: ClusterState, name: str) -> bool:

@@ -134,8 +134,14 @@ def note_rewritten(cluster: ClusterState, paths: Iterable[str]) -> None:
     places = (layout.partition_of(path) for path in paths if not path.endswith("/state"))
     written = {TopicPartition(*place) for place in places if place is not None}
     if written:
-        there = (x for x in cluster.loaded.rewritten if layout.topic(x.topic) in cluster.versions)
+        # A topic's own node may be missing just now.
+        there = (x for x in cluster.loaded.rewritten if _may_exist(cluster, x.topic))
         cluster.loaded = cluster.loaded._replace(rewritten=frozenset((*there, *written)))
+
+
+def _may_exist(cluster: ClusterState, topic: str) -> bool:
+    path = layout.topic(topic)
+    return path in cluster.versions or path in cluster.damaged or topic in cluster.topic_histories
 
 
 def judge_reports(
