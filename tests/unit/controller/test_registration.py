@@ -31,13 +31,14 @@ from tidelog.controller.decisions.registration import (
 )
 from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.controller.decisions.settlement import elect_awaited, put_state
-from tidelog.controller.decisions.soft_state import note_damaged
+from tidelog.controller.decisions.soft_state import note_damaged, take_report
 from tidelog.controller.decisions.uncertain_replicas import (
     MOST_NOTED,
     noted,
     settle_noted,
     written_once,
 )
+from tidelog.controller.requests import FULL, Sender, leader_and_isr
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import Counter, PartitionState, UncertainReplicas
@@ -493,6 +494,87 @@ def test_damage_that_is_found_beside_a_torn_node_is_known_when_it_can_be_read(
     now, other = cluster.states[T0], 3 - broker
     assert (now.leader, now.isr) == (other, [other])
     assert note_damaged(cluster, broker, []) == ([], [T0])
+
+
+@pytest.mark.parametrize("then", ["the same process", "the next controller"])
+@pytest.mark.parametrize("how", ["a heartbeat", "a registration", "another life"])
+def test_damage_that_is_found_beside_a_torn_state_outlives_registrations_and_controllers(
+    how: str, then: str
+) -> None:
+    """It was in memory only: a replica that was fetched again stayed in the ISR, and led."""
+    world = World()
+    for broker in (1, 2):
+        came(world, broker, FormerRegistration.CLEAN)
+    world.create(TopicToCreate("t", 1, 2))
+    cluster, path = world.cluster, layout.state("t", 0)
+    topic_id, whole = cluster.topic_id("t"), world.nodes()[path].data
+    outside(world, Set(path, b"torn"))
+
+    def register_again(incarnation: UUID, *, is_damaged: bool) -> None:
+        asked = Registration(
+            *(1, "", incarnation, UUID(int=1), (Address("PLAINTEXT", "h", 1, "PLAINTEXT"),)),
+            *(None, FormerRegistration.CRASHED),
+            {} if is_damaged else {(topic_id, 0): LogEnd(1, 0, 5)},
+            damaged=frozenset({(topic_id, T0)} if is_damaged else ()),
+        )
+        take_report(cluster, asked)
+        world.commit_only(register(cluster, asked, 1).writes)
+
+    if how == "a heartbeat":
+        assert note_damaged(cluster, 1, [(topic_id, T0)]) == ([T0], [])
+        world.commit_only(take_out(cluster, [T0]).writes)
+    else:
+        life = UUID(int=next(_incarnations)) if how == "another life" else _life(world, 1)
+        register_again(life, is_damaged=True)
+    assert cluster.past.uncertain.topics == {"t": {0: [1]}}
+    # It was fetched again: the same process has a sound replica now.
+    register_again(_life(world, 1), is_damaged=False)
+    assert (1, T0) in cluster.broken
+    if then == "the next controller":
+        cluster = world.cluster = loaded(world)
+        world.commit_only(settle_noted(cluster).writes)
+    outside(world, Set(path, whole))
+    now = cluster.states[T0]
+    assert (now.leader, now.isr) == (2, [2])
+    assert layout.UNCERTAIN_REPLICAS not in world.nodes()
+
+
+def test_a_new_process_without_damage_has_none_beside_a_torn_state_but_its_note_stays() -> None:
+    world = World(1, 2)
+    world.create(TopicToCreate("t", 1, 2))
+    cluster, path = world.cluster, layout.state("t", 0)
+    outside(world, Set(path, b"torn"))
+    note_damaged(cluster, 1, [(cluster.topic_id("t"), T0)])
+    world.commit_only(take_out(cluster, [T0]).writes)
+    asked = Registration(
+        *(
+            1,
+            "",
+            UUID(int=next(_incarnations)),
+            UUID(int=1),
+            (Address("PLAINTEXT", "h", 1, "PLAINTEXT"),),
+        ),
+        *(None, FormerRegistration.CRASHED, {(cluster.topic_id("t"), 0): LogEnd(1, 0, 5)}),
+    )
+    take_report(cluster, asked)
+    assert not cluster.broken
+    world.commit_only(register(cluster, asked, 1).writes)
+    assert cluster.past.uncertain.topics == {"t": {0: [1]}}
+
+
+def test_a_damaged_replica_of_a_state_that_cannot_be_read_does_not_become_stale() -> None:
+    """No report named it, and the topic's node does not assign it: a FULL left it out."""
+    world = World(1, 2, 3)
+    world.create(TopicToCreate("t", assignment=((0, (1, 2)),)))
+    cluster, path = world.cluster, layout.state("t", 0)
+    outside(world, Set(path, b"torn"))
+    assert list(cluster.hosts(T0)) == [1, 2]
+    note_damaged(cluster, 3, [(cluster.topic_id("t"), T0)])
+    assert list(cluster.hosts(T0)) == [1, 2, 3]
+    places = list(cluster.all_partitions())
+    full = leader_and_isr(cluster, Sender(101, "PLAINTEXT"), 3, places, FULL)
+    (topic,) = full.topic_states
+    assert [x.partition_index for x in topic.partition_states] == [0]
 
 
 def test_the_last_replica_that_lost_power_beside_a_torn_state_leads_flagged() -> None:

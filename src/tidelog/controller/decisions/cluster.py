@@ -345,12 +345,12 @@ class ClusterState:
         """Return the brokers that host a partition: its replicas and the targets of its move.
 
         While its state node is damaged its targets are unknown: every broker counts that reported
-        a replica of it, for missing metadata deletes nothing (promise 20).
+        a replica of it, also a damaged one: missing metadata deletes nothing (promise 20).
         """
         replicas = self.replicas(tp)
         if self.damaged and layout.state(*tp) in self.damaged:
-            others = (x for x in self.inventories.keys() | self.nameless.keys())
-            return hosts_of(replicas, sorted(x for x in others if self.log_end(x, tp)))
+            others = {x for x in {*self.inventories, *self.nameless} if self.log_end(x, tp)}
+            return hosts_of(replicas, sorted(others | {x for x, y in self.broken if y == tp}))
         targets = self.moves.get(tp)
         return replicas if targets is None else hosts_of(replicas, targets)
 

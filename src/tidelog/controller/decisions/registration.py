@@ -26,7 +26,7 @@ from tidelog.controller.decisions.decision import Decision, Put, Remove, Request
 from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.incarnations import is_of_another
 from tidelog.controller.decisions.settlement import settle_all
-from tidelog.controller.decisions.uncertain_replicas import noted, unread_states
+from tidelog.controller.decisions.uncertain_replicas import noted, noted_damage, unread_states
 from tidelog.metadata import layout
 from tidelog.metadata.records import BrokerNode, Counter, PartitionState
 from tidelog.model.errors import ErrorCode
@@ -114,9 +114,8 @@ def register(
         x for broker, x in cluster.broken if same_incarnation and broker == request.broker
     }
     settled = settle_all(cluster, places, standing, lost, new_epochs=new_epochs)
-    if cluster.damaged and not same_incarnation:
-        unread = [tp for tp in unread_states(cluster) if _may_count(cluster, request.broker, tp)]
-        settled += noted(cluster, request.broker, _lost(cluster, request, unread))
+    if cluster.damaged:
+        settled += noted(cluster, request.broker, _lost_unread(cluster, request, same_incarnation))
     # The node last: without it the next controller finds the restart again.
     return Decision(epoch, (*settled, *writes), splits=True)
 
@@ -213,11 +212,11 @@ def take_out(cluster: ClusterState, new: Collection[TopicPartition]) -> Decision
     The last replica of an ISR stays in it, without leading: no other replica has its records. Where
     the damage is ``new`` a new leader epoch begins: in it no leader counts what the replica fetched
     before, if an empty one has replaced it in the same incarnation of its broker (KIP-903
-    distinguishes incarnations, not these).
+    distinguishes incarnations, not these). Where a state cannot be read the damage is noted.
     """
     places = sorted({tp for _, tp in cluster.broken if tp in cluster.states})
     settled = settle_all(cluster, places, Standing.of(cluster), new_epochs=frozenset(new))
-    return Decision(None, tuple(settled), splits=True)
+    return Decision(None, (*noted_damage(cluster), *settled), splits=True)
 
 
 def leads_what_others_could(cluster: ClusterState, broker: int) -> bool:
@@ -352,6 +351,18 @@ def _lost(
             else cluster.log_end(request.broker, tp) is None
         )
     }
+
+
+def _lost_unread(
+    cluster: ClusterState, request: Registration, same_incarnation: bool
+) -> set[TopicPartition]:
+    """Return the partitions whose states cannot be read, and whose replica may lack records."""
+    unread = unread_states(cluster)
+    lost = {tp for tp in unread if (request.broker, tp) in cluster.broken}
+    if same_incarnation:
+        return lost
+    places = [tp for tp in unread if _may_count(cluster, request.broker, tp)]
+    return lost | _lost(cluster, request, places)
 
 
 def _held_by_name(request: Registration) -> dict[TopicPartition, LogEnd]:

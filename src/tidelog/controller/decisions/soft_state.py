@@ -24,6 +24,7 @@ from tidelog.controller.decisions.cluster import (
 )
 from tidelog.controller.decisions.reassignments import Answered
 from tidelog.controller.decisions.registration import Registration
+from tidelog.controller.decisions.uncertain_replicas import unread_states
 from tidelog.metadata import layout
 from tidelog.model.topics import TopicPartition
 
@@ -69,7 +70,8 @@ def note_leaving(cluster: ClusterState, broker: int) -> bool:
 def take_report(cluster: ClusterState, report: Registration) -> None:
     """Take up what a broker says of itself in an accepted registration.
 
-    It replaces what the broker reported earlier, and ends its controlled shutdown.
+    It replaces what the broker reported earlier, and ends its controlled shutdown. What the same
+    process has reported as damaged stays so while its state cannot be read: see ``note_damaged``.
     """
     broker = report.broker
     cluster.inventories[broker] = report.inventory
@@ -78,7 +80,10 @@ def take_report(cluster: ClusterState, report: Registration) -> None:
     take_configs(cluster, report.seen, report.kept_configs)
     cluster.seen[broker] = report.seen
     cluster.shutting_down.discard(broker)
-    cluster.broken = {(x, tp) for x, tp in cluster.broken if x != broker}
+    node = cluster.brokers.get(broker)
+    is_same = node is not None and node.incarnation_id == layout.id_text(report.incarnation)
+    kept = set(unread_states(cluster)) if is_same and cluster.broken else set()
+    cluster.broken = {(x, tp) for x, tp in cluster.broken if x != broker or tp in kept}
     note_damaged(cluster, broker, report.damaged)
 
 

@@ -43,11 +43,22 @@ def unread_states(cluster: ClusterState) -> list[TopicPartition]:
 
 def noted(cluster: ClusterState, broker: int, lost: Collection[TopicPartition]) -> list[Write]:
     """Return the write that notes the replicas of a broker that may lack committed records."""
-    if not lost:
+    return _with(cluster, [(tp, broker) for tp in sorted(lost)])
+
+
+def noted_damage(cluster: ClusterState) -> list[Write]:
+    """Return the write that notes the damaged replicas of states that cannot be read: they may be
+    fetched again before these can be, and the next controller does not learn of them."""
+    unread = set(unread_states(cluster)) if cluster.damaged else set()
+    return _with(cluster, sorted((tp, broker) for broker, tp in cluster.broken if tp in unread))
+
+
+def _with(cluster: ClusterState, replicas: Sequence[tuple[TopicPartition, int]]) -> list[Write]:
+    if not replicas:
         return []
     notes = _known(cluster)
     room = MOST_NOTED - sum(len(brokers) for brokers in notes.values())
-    for tp in sorted(lost):
+    for tp, broker in replicas:
         brokers = notes.get(tp, ())
         if room > 0 and broker not in brokers:
             notes[tp] = (*brokers, broker)
