@@ -11,6 +11,7 @@ CRASHED_MOVE = (
 )
 
 ABORTED = "tests/unit/storage/test_aborted_files.py"
+CLEANED_TRANSACTIONS = "tests/unit/storage/test_compaction_of_transactions.py"
 
 MUTANTS = (
     Mutant(
@@ -174,14 +175,14 @@ MUTANTS = (
     ),
     Mutant(
         "compaction forgets where a silent producer stands",
-        "src/tidelog/storage/compaction/keys.py::DirtyKeys._put",
+        "src/tidelog/storage/compaction/keys.py::DirtyKeys._note_producers",
         "                self.last_batches[header.producer_id] = last\n",
         "                pass\n",
         "tests/unit/storage/test_compaction.py",
     ),
     Mutant(
         "compaction keeps only the last batch of a producer",
-        "src/tidelog/storage/compaction/keys.py::DirtyKeys._put",
+        "src/tidelog/storage/compaction/keys.py::DirtyKeys._note_producers",
         "(*last[1 - BATCHES_REMEMBERED :], header.last_offset)\n",
         "(header.last_offset,)\n",
         "tests/unit/storage/test_compacted_producers.py",
@@ -654,10 +655,60 @@ MUTANTS = (
     ),
     Mutant(
         "compaction forgets the aborted transactions of all but the first segment of a group",
-        "src/tidelog/storage/log/aborted_files.py::write_merged",
-        "    for base in bases:\n",
-        "    for base in bases[:1]:\n",
-        ABORTED,
+        "src/tidelog/storage/compaction/transactions.py::AbortedBatches.index_of",
+        "        bases = {source.base_offset for source in group}\n",
+        "        bases = {group[0].base_offset}\n",
+        CLEANED_TRANSACTIONS,
+    ),
+    Mutant(
+        "the cleaner takes an aborted record for the newest of its key",
+        "src/tidelog/storage/compaction/keys.py::newest_offsets",
+        "        for items in pieces(_dirty(reading, source), aborted):\n",
+        "        for items in pieces(_dirty(reading, source)):\n",
+        CLEANED_TRANSACTIONS,
+    ),
+    Mutant(
+        "the cleaner does not know what is aborted after its range",
+        "src/tidelog/storage/compaction/plan.py::plan_compaction",
+        "        indexed=indexed,\n",
+        "        indexed=indexed[:1],\n",
+        CLEANED_TRANSACTIONS,
+    ),
+    Mutant(
+        "the cleaner takes a wrong aborted index for an empty one",
+        "src/tidelog/storage/compaction/transactions.py::AbortedBatches._entries",
+        "                content = self._by_batches(base)\n",
+        '                content = b""\n',
+        CLEANED_TRANSACTIONS,
+    ),
+    Mutant(
+        "a marker's time begins in the run that drops its records",
+        "src/tidelog/storage/compaction/rewriting.py::Rewriting._kept",
+        "            if header.attributes & OF_TRANSACTION == TRANSACTIONAL_BIT and count:\n",
+        "            if header.attributes & OF_TRANSACTION == TRANSACTIONAL_BIT and count "
+        "and not item.is_aborted:\n",
+        CLEANED_TRANSACTIONS,
+    ),
+    Mutant(
+        "the index keeps a transaction whose marker is gone",
+        "src/tidelog/storage/compaction/rewriting.py::Rewriting._of_marker",
+        "            self._gone.append(header.base_offset)\n",
+        "            pass\n",
+        CLEANED_TRANSACTIONS,
+    ),
+    Mutant(
+        "compaction forgets the last marker of a producer",
+        "src/tidelog/storage/compaction/rewriting.py::Rewriting._of_marker",
+        "        if not _is_over(self._plan, header) or self._staying.for_fencing(header):\n",
+        "        if not _is_over(self._plan, header):\n",
+        CLEANED_TRANSACTIONS,
+    ),
+    Mutant(
+        "a marker just before a fence goes",
+        "src/tidelog/storage/compaction/rewriting.py::Rewriting._of_marker",
+        "follows_at_once and self._staying.before_fence(source, item.position, header)",
+        "False",
+        CLEANED_TRANSACTIONS,
     ),
     Mutant(
         "a renamed aborted index counts for the segment that came back, or for the next one",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass, replace
 
 from tests.simulation.kernel import (
+    Crash,
+    DiskOperation,
     DiskView,
+    Plan,
     SimulatedDisk,
     Trace,
 )
@@ -101,3 +105,13 @@ class Node:
 
 
 SMALL = TopicConfigs(segment_bytes=400, index_interval_bytes=100)
+
+
+def at_change(number: int, crash: Crash) -> Plan:
+    """Crash in the operation with this number, reads not counted."""
+    changes = itertools.count(1)
+
+    def plan(operation: DiskOperation) -> Crash | None:
+        return crash if operation.kind != "read" and next(changes) == number else None
+
+    return plan

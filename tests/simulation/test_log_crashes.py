@@ -18,13 +18,11 @@ import pytest
 from tests.simulation.kernel import (
     UNLIMITED,
     Crash,
-    DiskOperation,
-    Plan,
     ProcessKilled,
     crash_at,
     fail_once,
 )
-from tests.simulation.log_node import KEYS, RECORDS, SMALL, Node, P, kept
+from tests.simulation.log_node import KEYS, RECORDS, SMALL, Node, P, at_change, kept
 from tests.simulation.scenarios.log import COMPACT, DELETE
 from tests.simulation.scenarios.log_steps import PATH
 from tests.support.compacting import few
@@ -391,7 +389,7 @@ def _crash_once(case: Case, kind: str, number: int, part: float) -> bool:
     log = node.prepare()
     if case.has_aborted:
         _abort_some(node, log)
-    node.disk.plan = _at_change(number, Crash(kind, part))
+    node.disk.plan = at_change(number, Crash(kind, part))
     crashed = False
     try:
         case.act(node, log)
@@ -405,16 +403,6 @@ def _crash_once(case: Case, kind: str, number: int, part: float) -> bool:
     if (case.is_nameless or case.adopts) and not crashed:
         assert node.directory.logs[P].metadata == log.metadata, "what was answered is durable"
     return crashed
-
-
-def _at_change(number: int, crash: Crash) -> Plan:
-    """Crash in the operation with this number, reads not counted."""
-    changes = itertools.count(1)
-
-    def plan(operation: DiskOperation) -> Crash | None:
-        return crash if operation.kind != "read" and next(changes) == number else None
-
-    return plan
 
 
 def _check(node: Node, case: Case, where: str) -> None:
@@ -727,7 +715,7 @@ def _left_by_a_compaction(number: int) -> Node | bool | None:
     log = node.prepare()
     _abort_some(node, log)
     log.configure(replace(COMPACTED, segment_bytes=2000))
-    node.disk.plan = _at_change(number, Crash("power", number % 2))
+    node.disk.plan = at_change(number, Crash("power", number % 2))
     with suppress(ProcessKilled):
         _compact(node, log)
         return None
@@ -741,7 +729,7 @@ def _crash_in_the_start(number: int, again: int) -> bool:
     """Lose power in an operation of the start that follows, too; False when it has no such one."""
     node = _left_by_a_compaction(number)
     assert isinstance(node, Node)
-    node.disk.plan = _at_change(again, Crash("power", 0.0))
+    node.disk.plan = at_change(again, Crash("power", 0.0))
     with suppress(ProcessKilled):
         node.open()
         return False

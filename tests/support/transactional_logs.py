@@ -6,7 +6,8 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.support.storage_logs import NOW_MS, batch
+from tests.support.storage_logs import NOW_MS, PARTITION, batch
+from tidelog.client.fetching.batches import Fetched, whole_batches
 from tidelog.records.batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
@@ -15,11 +16,13 @@ from tidelog.records.batch import (
     seal_batch,
     walk,
 )
-from tidelog.records.builder import Producer
+from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.control_records import EndMarker, marker_batch, marker_in
+from tidelog.records.record import Record
 from tidelog.storage.log.aborted_reading import aborted_between
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
+from tidelog.storage.log.stable import last_stable_offset
 
 
 def transactional(made: bytes) -> bytes:
@@ -51,6 +54,34 @@ def send(
     """Append a batch of a transaction; return its first offset."""
     made = batch(count, producer=Producer(producer_id, epoch, sequence))
     return put_own(log, transactional(made))
+
+
+def send_keys(
+    log: PartitionLog,
+    producer_id: int,
+    sequence: int,
+    *pairs: tuple[str, str | None],
+    epoch: int = 0,
+    now_ms: int = NOW_MS,
+) -> int:
+    """Append a batch of a transaction with these keys and values; return its first offset."""
+    made = batch_of_keys(producer_id, sequence, *pairs, epoch=epoch, now_ms=now_ms)
+    return put_own(log, made, now_ms)
+
+
+def batch_of_keys(
+    producer_id: int,
+    sequence: int,
+    *pairs: tuple[str, str | None],
+    epoch: int = 0,
+    now_ms: int = NOW_MS,
+) -> bytes:
+    """Return a batch of a transaction with these keys and values."""
+    records = [
+        NewRecord(now_ms, key.encode(), None if value is None else value.encode())
+        for key, value in pairs
+    ]
+    return transactional(build_batch(records, producer=Producer(producer_id, epoch, sequence)))
 
 
 def end(
@@ -89,9 +120,36 @@ def stable_by_batches(log: PartitionLog) -> int:
             first = since.pop(header.producer_id)
             if header.base_offset >= log.high_watermark:
                 unstable.append(first)
-        elif header.transactional and not header.control:
+        elif header.transactional and not header.control and header.record_count:
             since.setdefault(header.producer_id, header.base_offset)
     return min([log.high_watermark, *unstable, *since.values()])
+
+
+def committed_records(log: PartitionLog, begin: int | None = None) -> list[Record]:
+    """What a reader of committed records gets from an offset on, in a few fetches."""
+    found: list[Record] = []
+    position, stable = log.start_offset if begin is None else begin, last_stable_offset(log)
+    while position < stable:
+        data = log.read(position, 700, stable)
+        assert not isinstance(data, Rejected), data
+        records, after, epoch = whole_batches(memoryview(data), position)
+        assert after > position, f"nothing at {position}, the stable offset is {stable}"
+        aborted = aborted_between(log, position, after)
+        assert aborted.end == after
+        fetched = Fetched(
+            PARTITION,
+            position,
+            after,
+            records,
+            log.high_watermark,
+            stable,
+            log.start_offset,
+            [(one.producer_id, one.first_offset) for one in aborted.transactions],
+            epoch,
+        )
+        found += fetched.rows()
+        position = after
+    return found
 
 
 class Aborted(NamedTuple):

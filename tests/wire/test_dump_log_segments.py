@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.java import ToolRunner
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
-from tests.support.transactional_logs import end, send
+from tests.support.transactional_logs import end, markers_in, send, send_keys
 from tidelog.model.configs.topic import TimestampType, TopicConfigs
 from tidelog.model.work import finish
 from tidelog.records.builder import NewRecord, Producer, build_batch
@@ -195,6 +195,36 @@ def test_aborted_transactions_of_a_segment(tools: ToolRunner, tmp_path: Path) ->
     said = tools.run("kafka-dump-log", "--files", str(path)).check().out
     found = [tuple(map(int, re.findall(r": (-?\d+)", line))) for line in said.splitlines()]
     assert [numbers for numbers in found if numbers] == [(0, 7, 0, 2, 1), (0, 8, 1, 3, 4)]
+
+
+def test_a_compacted_log_with_transactions(tools: ToolRunner, tmp_path: Path) -> None:
+    """Aborted records are gone; a marker has a delete horizon, then it is empty or gone."""
+    configs = replace(SMALL, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.01)
+    log = new_log(tmp_path, replace(configs, delete_retention_ms=1000))
+    for run in range(3):
+        for sequence in range(20):
+            send_keys(log, 7, run * 20 + sequence, (f"k{sequence}", "aborted"))
+            send_keys(log, 8, run * 20 + sequence, (f"k{sequence}", f"committed {run}"))
+            end(log, 7, committed=False)
+            end(log, 8)
+        log.roll(NOW_MS)
+        log.append_as_leader(batch(1, timestamp=NOW_MS, key=b"k"), 0, NOW_MS)
+        log.raise_watermark(log.end_offset)
+        log.sync()
+        now_ms = NOW_MS + run * 1000
+        plan = plan_compaction(log, now_ms)
+        assert plan is not None
+        assert finish(applying(log, compact(RealDisk(), plan), now_ms))
+    kept, left = records_of(log), len(markers_in(log))
+    assert sum(one.value is not None and one.value.startswith(b"committed") for one in kept) == 20
+    assert left == 120 - 20, "those of the first run's aborted records are gone"
+    log.close()
+    out = check_all(tools, log, gaps=True)
+    assert out.count("endTxnMarker: COMMIT") + out.count("endTxnMarker: ABORT") == left
+    assert "deleteHorizonMs: OptionalLong[" in out
+    indexes = [str(path) for path in sorted(Path(log.path).glob("*.txnindex"))]
+    said = tools.run("kafka-dump-log", "--files", ",".join(indexes)).check()
+    assert not COMPLAINTS.search(said.out + said.err)
 
 
 def test_a_wrong_index_is_complained_about(tools: ToolRunner, tmp_path: Path) -> None:

@@ -14,10 +14,13 @@ segment once to write it without what goes (`rewriting`). Rules, as Apache Kafka
 |                                                     | voids older values of the key; just      |
 |                                                     | before a fence or seal it stays          |
 | no key                                              | no: a compacted topic has none           |
-| any other in a control batch: markers, fences,      | yes                                      |
-| seals                                               |                                          |
-| in one of the last five batches of an idempotent    | if all go, its batch stays, empty        |
-| producer in the cleaned range                       |                                          |
+| of an aborted transaction (KIP-98)                  | no, and it is the newest of no key       |
+| a marker                                            | while the run finds records of its       |
+|                                                     | transaction; then until a delete horizon |
+|                                                     | (decision 0123)                          |
+| any other in a control batch: fences, seals         | yes                                      |
+| in one of the last five batches of an idempotent    | if all go, its batch stays, empty; the   |
+| producer in the cleaned range                       | last one, if it is a marker, as it is    |
 | in a batch that is not what its header says         | yes, the batch as it is                  |
 | last of the group of segments                       | the same: neighbouring segments stay     |
 |                                                     | without a gap, so a lost tail is seen    |

@@ -1,7 +1,8 @@
 """The first pass of a run: the newest offset of each key in the dirty part of a log.
 
 Owns how far a run goes: over the first batches whose keys fit into its table; one batch is always
-taken. Each dirty segment is read once here. Not the table: see `newest`.
+taken. A record of an aborted transaction is the newest of no key. Each dirty segment is read once
+here. Not the table: see `newest`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tidelog.storage.compaction.newest import NewestOffsets, table_for
 from tidelog.storage.compaction.opened import Item, OpenedBatches, opened, pieces
 from tidelog.storage.compaction.plan import SourceSegment
 from tidelog.storage.compaction.reading import SegmentReading
+from tidelog.storage.compaction.transactions import aborted_batches
 from tidelog.storage.log.producers import BATCHES_REMEMBERED
 
 
@@ -38,6 +40,8 @@ class DirtyKeys:
     digests: KeyDigests = field(default_factory=KeyDigests)
     last_batches: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Producer id -> last offsets of its last batches there, as many as leaders recognize."""
+    last_markers: dict[int, int] = field(default_factory=dict)
+    """Producer id -> offset of its last marker there (KIP-98)."""
 
     def take(self, items: Sequence[Item]) -> bool:
         """Note the keys of some batches; False when those of one of them do not fit: it is the
@@ -51,6 +55,7 @@ class DirtyKeys:
         ((part, records),) = opened(items)
         item = items[0]
         if records is None and not (item.header.control and _voided_in(part)):
+            self._note_producers(items)
             return True
         if self.newest.count:
             self.end_offset = item.header.base_offset
@@ -85,12 +90,19 @@ class DirtyKeys:
                 order = np.argsort(offsets, kind="stable")
                 digests, offsets = digests[order], offsets[order]
             self.newest.put(digests, offsets)
+        self._note_producers(items)
+
+    def _note_producers(self, items: Sequence[Item]) -> None:
         for item in items:
             header = item.header
-            if header.producer_id in self.producers and not header.control:
+            if header.producer_id not in self.producers:
+                continue
+            if not header.control:
                 last = self.last_batches.get(header.producer_id, ())
                 last = (*last[1 - BATCHES_REMEMBERED :], header.last_offset)
                 self.last_batches[header.producer_id] = last
+            elif header.record_count:
+                self.last_markers[header.producer_id] = header.last_offset
 
 
 def newest_offsets(reading: SegmentReading) -> DirtyKeys:
@@ -98,10 +110,13 @@ def newest_offsets(reading: SegmentReading) -> DirtyKeys:
     plan = reading.plan
     table = table_for(plan.share, plan.end_offset - plan.first_dirty_offset)
     keys = DirtyKeys(table, plan.end_offset, plan.producers)
+    aborted = aborted_batches(reading)
     for source in reading.sources:
         if source.next_offset <= plan.first_dirty_offset:
             continue
-        for items in pieces(_dirty(reading, source)):
+        if aborted is not None:
+            aborted.begin(source)
+        for items in pieces(_dirty(reading, source), aborted):
             if not keys.take(items):
                 return keys
     return keys

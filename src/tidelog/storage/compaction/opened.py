@@ -21,6 +21,7 @@ from tidelog.records.record import CorruptRecords, RecordSpan, spans
 from tidelog.records.starts import Span, all_starts
 from tidelog.records.varints import Positions
 from tidelog.storage.compaction.digests import padded
+from tidelog.storage.compaction.transactions import AbortedBatches
 
 MOST_RECORDS = 1_000_000
 """Most records of a batch that is rewritten: some 200 MB. Clients may send 131,072."""
@@ -43,6 +44,8 @@ class Item(NamedTuple):
     header: BatchHeader
     batch: memoryview
     payload: bytes | memoryview | None
+    is_aborted: bool = False
+    """Whether its records are of a transaction that was aborted: then they are not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +68,15 @@ class OpenedBatches:
 
 def pieces(
     batches: Iterable[tuple[int, BatchHeader, memoryview]],
+    aborted: AbortedBatches | None = None,
 ) -> Iterator[list[Item]]:
     """Yield the batches, as many at once as are to be opened together."""
     items: list[Item] = []
     records = size = 0
     for position, header, batch in batches:
-        payload = _payload(header, batch)
-        items.append(Item(position, header, batch, payload))
+        is_aborted = aborted is not None and aborted.has(header)
+        payload = None if is_aborted else _payload(header, batch)
+        items.append(Item(position, header, batch, payload, is_aborted))
         records += header.record_count if payload is not None else 1
         size += len(batch if payload is None else payload)
         if records >= PIECE_RECORDS or size >= PIECE_BYTES:

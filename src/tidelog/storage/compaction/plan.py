@@ -52,6 +52,15 @@ class SourceSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexedSegment:
+    """One segment in which transactions were aborted (KIP-98)."""
+
+    base_offset: int
+    entries: bytes | None
+    """Its entries, where its files may lack some; None: what its files say."""
+
+
+@dataclass(frozen=True, slots=True)
 class CompactionPlan:
     """The work of one run. Each group of segments becomes one segment. Picklable."""
 
@@ -71,6 +80,11 @@ class CompactionPlan:
     keeps_tombstones: bool = False
     """Whether older values of its keys may be in other partitions of the topic (KIP-253): then
     tombstones stay, and their time does not run."""
+    indexed: tuple[IndexedSegment, ...] = ()
+    """The segments of the log with aborted transactions, from the first of the plan on: one after
+    it may have the marker of what began in the plan."""
+    following: tuple[SourceSegment, ...] = ()
+    """The closed segments after those of the plan; none when ``indexed`` is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +93,8 @@ class CleanedGroup:
 
     sources: tuple[SourceSegment, ...]
     size: int
+    is_indexed: bool = False
+    """Whether it has files of aborted transactions, because one of its sources has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +171,7 @@ def plan_compaction(
     if not dirty.dirty_bytes or not due:
         return None
     segments = cleanable(log, now_ms)
+    indexed = _indexed_from(log, segments[0].base_offset)
     groups = _groups(segments, configs.segment_bytes, configs.segment_index_bytes)
     return CompactionPlan(
         directory=log.path,
@@ -169,7 +186,21 @@ def plan_compaction(
         dirty_ratio=dirty.ratio,
         share=share,
         keeps_tombstones=keeps_tombstones,
+        indexed=indexed,
+        following=tuple(map(_source, log.segments[len(segments) : -1])) if indexed else (),
     )
+
+
+def _indexed_from(log: LogState, base: int) -> tuple[IndexedSegment, ...]:
+    held = log.aborted.held
+    return tuple(
+        IndexedSegment(one, bytes(held[one].entries) if one in held else None)
+        for one in log.aborted.since(base)
+    )
+
+
+def _source(segment: Segment) -> SourceSegment:
+    return SourceSegment(segment.base_offset, segment.size, segment.next_offset)
 
 
 def _groups(
@@ -190,6 +221,6 @@ def _groups(
         if not fits:
             groups.append([])
             size = entries = times = 0
-        groups[-1].append(SourceSegment(segment.base_offset, segment.size, segment.next_offset))
+        groups[-1].append(_source(segment))
         size, entries, times = size + segment.size, entries + index, times + time_index
     return tuple(tuple(group) for group in groups)

@@ -55,7 +55,7 @@ class SegmentReading:
         bad one."""
         position = 0
         for header, batch in sound_batches(self.file(source), source.size):
-            self._read(header.size)
+            self.took(header.size)
             yield position, header, batch
             position += header.size
 
@@ -67,12 +67,12 @@ class SegmentReading:
             self.file(source), position, source.size, check=False, chunk_bytes=HEADERS_BYTES
         )
         for place, header in walk:
-            self._read(min(header.size, HEADERS_BYTES))
+            self.took(min(header.size, HEADERS_BYTES))
             yield place, header
 
     def batch_at(self, source: SourceSegment, position: int, size: int) -> memoryview:
         """Return a batch again."""
-        self._read(size)
+        self.took(size)
         return memoryview(self.file(source).read_at(position, size))
 
     def written(self, size: int) -> None:
@@ -80,6 +80,7 @@ class SegmentReading:
         self.counts.bytes_to_disk += size
         self.pace.take(size)
 
-    def _read(self, size: int) -> None:
+    def took(self, size: int) -> None:
+        """Note bytes that were read."""
         self.counts.bytes_from_disk += size
         self.pace.take(size)

@@ -22,6 +22,7 @@ from tidelog.records.batch import (
     seal_batch,
 )
 from tidelog.records.compression import compress
+from tidelog.records.control_records import marker_in
 from tidelog.records.reader import payload_of
 from tidelog.records.record import CorruptRecords, RecordSpan, write_varint
 from tidelog.storage import names
@@ -37,6 +38,9 @@ from tidelog.storage.compaction.opened import (
 from tidelog.storage.compaction.plan import CleanedGroup, CompactionPlan, SourceSegment
 from tidelog.storage.compaction.reading import SegmentReading
 from tidelog.storage.compaction.staying import Staying
+from tidelog.storage.compaction.transactions import OF_TRANSACTION, aborted_batches
+from tidelog.storage.log.aborted import encode_check
+from tidelog.storage.log.whole_files import write_whole
 from tidelog.storage.segments.segment import Segment
 
 WRITTEN_BYTES = 1024 * 1024
@@ -106,6 +110,13 @@ class _Target:
         for path in (segment.index_path, segment.time_index_path, segment.log_path):
             files.get(path).sync()
 
+    def write_aborted(self, index: bytes) -> None:
+        """Write and sync the files of aborted transactions (docs/decisions/0119)."""
+        disk, path = self._reading.shared.disk, self.segment.path
+        write_whole(disk, path(names.ABORTED), index, synced=True)
+        write_whole(disk, path(names.ABORTED_CHECK), encode_check(index), synced=True)
+        self._reading.written(len(index))
+
     def discard(self) -> None:
         """Remove it."""
         shared = self._reading.shared
@@ -124,6 +135,12 @@ class Rewriting:
         self._plan: CompactionPlan = reading.plan
         self._keys = keys
         self._staying = Staying(reading, keys)
+        self._aborted = aborted_batches(reading)
+        self._with_records: set[int] = set()
+        """The producers of transactions that have records before the batch at hand, and no marker
+        yet."""
+        self._gone: list[int] = []
+        """Markers in the group whose transactions have no records: the index forgets these."""
 
     def clean(self, group: tuple[SourceSegment, ...]) -> CleanedGroup | None:
         """Write the group's ``.cleaned`` segment; None when it would be the same as before."""
@@ -131,8 +148,11 @@ class Rewriting:
         target = _Target(self._reading, group[0].base_offset)
         changed = len(group) > 1
         end = group[-1].next_offset
+        self._gone = []
         for source in group:
-            for items in pieces(self._reading.batches(source)):
+            if self._aborted is not None:
+                self._aborted.begin(source)
+            for items in pieces(self._reading.batches(source), self._aborted):
                 for part, records in opened(items):
                     for item, kept in self._kept(source, part, records, end):
                         changed = changed or kept is not item.batch
@@ -145,7 +165,10 @@ class Rewriting:
             target.discard()
             return None
         target.finish()
-        return CleanedGroup(group, target.segment.size)
+        index = None if self._aborted is None else self._aborted.index_of(group, self._gone)
+        if index is not None:
+            target.write_aborted(index)
+        return CleanedGroup(group, target.segment.size, is_indexed=index is not None)
 
     def _kept(
         self, source: SourceSegment, items: Sequence[Item], records: OpenedBatches | None, end: int
@@ -158,10 +181,12 @@ class Rewriting:
         judged = None if records is None else self._judged(items, records)
         kept_of: list[tuple[Item, bytes | memoryview | None]] = []
         row = run = 0
-        for item in items:
+        for place, item in enumerate(items):
             header = item.header
             ends_group = header.next_offset >= end
             count = header.record_count
+            if header.attributes & OF_TRANSACTION == TRANSACTIONAL_BIT and count:
+                self._with_records.add(header.producer_id)
             kept: bytes | memoryview | None = item.batch
             if judged is not None and item.payload is not None and records is not None:
                 runs = slice(run, run + judged.run_counts[row])
@@ -172,11 +197,13 @@ class Rewriting:
             elif header.base_offset >= self._keys.end_offset:
                 pass  # what the table does not know is the newest of its key
             elif header.control:
-                kept = self._of_control(source, item, ends_group)
+                following = items[place + 1].header if place + 1 < len(items) else None
+                kept = self._of_control(source, item, following, ends_group)
                 count = 0 if kept is None else count
-            elif not count:
+            elif item.is_aborted or not count:
                 stays = ends_group or self._staying.for_producer(header)
-                kept = item.batch if stays else None
+                emptied = _empty_batch(header) if count else item.batch
+                kept, count = emptied if stays else None, 0
             counts.records_read += header.record_count
             counts.records_kept += count
             kept_of.append((item, kept))
@@ -248,10 +275,13 @@ class Rewriting:
         return _smaller_batch(header, content, count, judged.newest_times[row])
 
     def _of_control(
-        self, source: SourceSegment, item: Item, ends_group: bool
+        self, source: SourceSegment, item: Item, following: BatchHeader | None, ends_group: bool
     ) -> bytes | memoryview | None:
-        """Return the control batch that stays, as ``_kept`` does."""
+        """Return the control batch that stays, as ``_kept`` does. ``following``: the next batch,
+        where it is known."""
         plan, header = self._plan, item.header
+        if marker_in(header, item.batch) is not None:
+            return self._of_marker(source, item, following, ends_group)
         voided = voided_key(header, item.batch)
         if voided is None:
             is_empty = header.record_count == 0  # an ancestor tombstone at the end of its segments
@@ -260,17 +290,43 @@ class Rewriting:
             return item.batch
         if header.last_offset < self._keys.newest_of_key(voided) or _is_over(plan, header):
             return _empty_batch(header) if ends_group else None
-        if header.delete_horizon_ms is not None:
+        return item.batch if header.delete_horizon_ms is not None else _timed(plan, item)
+
+    def _of_marker(
+        self, source: SourceSegment, item: Item, following: BatchHeader | None, ends_group: bool
+    ) -> bytes | memoryview | None:
+        """Return the marker that stays. Its time begins when a run finds no record of its
+        transaction: a power loss may bring those back that go in this one
+        (docs/decisions/0123)."""
+        header = item.header
+        if header.producer_id in self._with_records:
+            self._with_records.remove(header.producer_id)
             return item.batch
-        try:
-            readers = readable(item._replace(payload=payload_of(header, item.batch)))
-        except CorruptRecords:
+        if self._aborted is not None:
+            self._gone.append(header.base_offset)
+        if header.delete_horizon_ms is None:
+            return _timed(self._plan, item)
+        if not _is_over(self._plan, header) or self._staying.for_fencing(header):
             return item.batch
-        return item.batch if readers is None else _with_horizon(plan, header, *readers)
+        follows_at_once = following is None or (
+            following.control and following.base_offset == header.next_offset
+        )
+        if follows_at_once and self._staying.before_fence(source, item.position, header):
+            return item.batch
+        return _empty_batch(header) if ends_group else None
+
+
+def _timed(plan: CompactionPlan, item: Item) -> bytes | memoryview:
+    """Return a control batch with the time from which it may go."""
+    try:
+        readers = readable(item._replace(payload=payload_of(item.header, item.batch)))
+    except CorruptRecords:
+        return item.batch
+    return item.batch if readers is None else _with_horizon(plan, item.header, *readers)
 
 
 def _is_over(plan: CompactionPlan, header: BatchHeader) -> bool:
-    """Whether the time of a batch's tombstones has passed."""
+    """Whether the time of a batch's tombstones, or of its marker, has passed."""
     horizon_ms = header.delete_horizon_ms
     return horizon_ms is not None and plan.now_ms >= horizon_ms
 

@@ -4,7 +4,6 @@ Owns the order of renames, in pieces (``model.work``): a thread waits for the di
 
 | step | where | a crash after it finds |
 |---|---|---|
-| each group's aborted transactions are written as ``.cleaned`` | a thread | all as it was |
 | ``.cleaned`` -> ``.swap``, the log file last; the names are synced | a thread | the new segments |
 | readers use the ``.swap`` files, no longer the old ones | the owner, in turns | the same |
 | the old files -> ``.deleted`` | a thread | the same |
@@ -19,7 +18,7 @@ of the log's segments comes in between (``LogState.change``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tidelog.model.work import Work
@@ -27,7 +26,6 @@ from tidelog.runtime.disk import Directory, Disk
 from tidelog.storage import names
 from tidelog.storage.compaction.cleaner import discard_cleaned
 from tidelog.storage.compaction.plan import CleanedGroup, CompactionResult
-from tidelog.storage.log.aborted_files import write_merged
 from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.expiring import keeping_producers
 from tidelog.storage.log.segment_removal import exchange
@@ -53,13 +51,8 @@ def applying(log: LogState, result: CompactionResult, now_ms: int) -> Work[str |
 
 def _apply(log: LogState, result: CompactionResult, now_ms: int) -> Work[str | None]:
     files, discard = log.resources.files, partial(discard_cleaned, log.resources.disk, result.plan)
-    of_groups = [[source.base_offset for source in group.sources] for group in result.groups]
-    with_aborted = [bases for bases in of_groups if any(map(log.aborted.has, bases))]
     try:
         is_ready = yield from _keeps_producers(log, result)
-        if is_ready and with_aborted and not (log.failed or log.closed):
-            # In a step of its own: a full disk leaves all as it was.
-            yield partial(_write_merged, log, with_aborted)
         if not is_ready or log.failed or log.closed:
             yield discard
             return None
@@ -73,8 +66,7 @@ def _apply(log: LogState, result: CompactionResult, now_ms: int) -> Work[str | N
         return None
     try:
         if result.groups:
-            firsts = {bases[0] for bases in with_aborted}
-            yield from _swap(log, result.groups, directory, now_ms, firsts)
+            yield from _swap(log, result.groups, directory, now_ms)
         log.was_cleaned(result.clean_end_offset)
     except OSError as error:
         # The next start completes a half-finished renaming; this process does not.
@@ -89,21 +81,16 @@ def _apply(log: LogState, result: CompactionResult, now_ms: int) -> Work[str | N
     )
 
 
-def _write_merged(log: LogState, with_aborted: Sequence[Sequence[int]]) -> None:
-    for bases in with_aborted:
-        write_merged(log.resources.disk, log.path, bases)
-
-
 def _swap(
-    log: LogState,
-    groups: Sequence[CleanedGroup],
-    directory: Directory,
-    now_ms: int,
-    with_aborted: Collection[int],
+    log: LogState, groups: Sequence[CleanedGroup], directory: Directory, now_ms: int
 ) -> Work[None]:
-    """``with_aborted``: the first bases of groups that have files of aborted transactions."""
     disk = log.resources.disk
-    of_aborted = _paths_of_aborted(log, groups, with_aborted)
+    of_aborted = [
+        path
+        for group in groups
+        if group.is_indexed
+        for path in _paths(log, group, names.ABORTED_SUFFIXES)
+    ]
 
     def make_ready() -> None:
         _rename(disk, of_aborted, names.CLEANED, names.SWAP)
@@ -184,6 +171,8 @@ def _fits(log: LogState, result: CompactionResult) -> bool:
         return False
     if any(one.base_offset in log.aborted.held for group in result.groups for one in group.sources):
         return False  # their files lack something until the next sync
+    if any(group.is_indexed != _has_aborted(log, group) for group in result.groups):
+        return False
     # The active segment is in no plan: it grows.
     sizes = {segment.base_offset: segment.size for segment in log.segments[:-1]}
     return all(
@@ -191,6 +180,10 @@ def _fits(log: LogState, result: CompactionResult) -> bool:
         for group in result.groups
         for source in group.sources
     )
+
+
+def _has_aborted(log: LogState, group: CleanedGroup) -> bool:
+    return any(log.aborted.has(source.base_offset) for source in group.sources)
 
 
 def _rename(disk: Disk, paths: Iterable[str], old: str, new: str) -> None:
@@ -202,13 +195,6 @@ def _paths(log: LogState, group: CleanedGroup, suffixes: Sequence[str]) -> list[
     """Return the final paths of a group's files with these suffixes."""
     base = group.sources[0].base_offset
     return [f"{log.path}/{names.file_name(base, suffix)}" for suffix in suffixes]
-
-
-def _paths_of_aborted(
-    log: LogState, groups: Sequence[CleanedGroup], with_aborted: Collection[int]
-) -> list[str]:
-    having = [group for group in groups if group.sources[0].base_offset in with_aborted]
-    return [path for group in having for path in _paths(log, group, names.ABORTED_SUFFIXES)]
 
 
 def _segment(log: LogState, group: CleanedGroup, created_ms: int, ending: str = "") -> Segment:

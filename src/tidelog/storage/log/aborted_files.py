@@ -17,7 +17,7 @@ is written. So the active segment's stays in memory, 34 bytes for each transacti
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidelog.records.batch import MAX_INT64
@@ -30,9 +30,7 @@ from tidelog.storage.log.aborted import (
     checked_entries,
     crc_of_entries,
     encode_aborted,
-    encode_check,
 )
-from tidelog.storage.log.whole_files import write_whole
 
 MOST_OF_SEGMENT = 100_000
 """A segment is closed when so many transactions were aborted in it: 3.4 MB."""
@@ -151,19 +149,3 @@ def read_entries(
     )
     entries = checked_entries(content, check, claimed)
     return entries, entries is not None and content is not None and len(entries) == len(content)
-
-
-def write_merged(disk: Disk, directory: str, bases: Sequence[int]) -> None:
-    """Write what neighbouring segments have as the ``.cleaned`` files of the first one, durably but
-    for their names. What is not proved stays so: then there is no right check. Blocks. OSError
-    leaves a part."""
-    merged, is_proved = b"", True
-    for base in bases:
-        if any(disk.exists(path) for path in paths_of(directory, base)):
-            entries, _ = read_entries(disk, directory, base)
-            is_proved = is_proved and entries is not None
-            merged += entries or b""
-    file, check = paths_of(directory, bases[0])
-    write_whole(disk, file + names.CLEANED, merged, synced=True)
-    checked = encode_check(merged) if is_proved else b""
-    write_whole(disk, check + names.CLEANED, checked, synced=True)
