@@ -375,7 +375,7 @@ MUTANTS = (
     Mutant(
         "a consumer that closes stays in the group of its former subscription",
         "src/tidelog/aio/consumer.py::Consumer.close",
-        "            await self.leave_former(autocommit)\n",
+        "            await self.leave_former(autocommit, timeout_ms)\n",
         "",
         SUBSCRIPTIONS,
     ),

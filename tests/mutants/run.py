@@ -24,6 +24,7 @@ from typing import NamedTuple
 from tests.mutants import (
     of_autoscaling,
     of_clients,
+    of_commits,
     of_control,
     of_counts,
     of_groups,
@@ -55,6 +56,7 @@ MUTANTS = (
     *of_groups.MUTANTS,
     *of_counts.MUTANTS,
     *of_clients.MUTANTS,
+    *of_commits.MUTANTS,
     *of_autoscaling.MUTANTS,
     *of_unaware_writers.MUTANTS,
     *of_pending_offsets.MUTANTS,

@@ -42,6 +42,9 @@ ATTEND_S = 0.05
 TAKE_BYTES = 4 * 1024 * 1024
 """How much is taken from the fetcher at once, at least one batch."""
 
+CLOSE_MS = 30_000
+"""How long the end of a subscription waits for commits, unless the caller says otherwise."""
+
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
 
@@ -62,7 +65,7 @@ class Consumer(ConsumerCommits):
         cluster: Cluster | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(settings_of(type(self), settings), call, cluster)
+        super().__init__(settings_of(type(self), settings), cluster)
         self._now = now
         self._fast = FastReader()
         self._queue = RecordQueue(self._decode)
@@ -101,38 +104,43 @@ class Consumer(ConsumerCommits):
         """Close the consumer (aiokafka's name)."""
         await self.close()
 
-    async def close(self, autocommit: bool = True) -> None:
-        """Call back, commit (with enable_auto_commit), leave the group, close the connections.
+    async def close(self, autocommit: bool = True, timeout_ms: float = CLOSE_MS) -> None:
+        """Commit (with enable_auto_commit), call back, leave the group, close the connections.
 
-        A static member stays in its group until its session ends. A second call does nothing. An
-        exception of a callback is raised when everything is closed; then nothing is committed.
+        Waits up to ``timeout_ms`` for this commit and for those that were begun before; then
+        they fail. A static member stays in its group until its session ends. A second call does
+        nothing. An exception of a callback is raised when everything is closed; after one of a
+        ``partition_key_listener`` nothing is committed.
         """
+        timeout_ms = milliseconds(timeout_ms)
         if self._is_closing:
             return
         self._hooks.refuse_in_callback("close")
         self._is_closing = True
         self._stop_watching()
         try:
-            await self.leave_former(autocommit)
+            await self.leave_former(autocommit, timeout_ms)
             if self._reader is not None:
-                await self._leave(self._reader, autocommit)
+                await self._leave(self._reader, autocommit, timeout_ms)
+            await self.aside.all_called_back()
         finally:
             self._closed = True
             await self._cluster.close()
 
-    async def _leave(self, reader: GroupReader, autocommit: bool) -> None:
+    async def _leave(self, reader: GroupReader, autocommit: bool, timeout_ms: float) -> None:
+        until = asyncio.get_running_loop().time() + timeout_ms / 1000
         self._leaving = reader
         try:
-            await reader.give_up(commits=autocommit)
+            await reader.give_up(until, commits=autocommit)
         finally:
             self._leaving = None
             with contextlib.suppress(ClientError):
-                await reader.close()
+                await reader.close(until)
 
-    async def leave_former(self, autocommit: bool = True) -> None:
-        """Leave the groups of former subscriptions."""
+    async def leave_former(self, autocommit: bool = True, timeout_ms: float = CLOSE_MS) -> None:
+        """Leave the groups of former subscriptions; see ``close``."""
         while self._left:
-            await self._leave(self._left.pop(), autocommit)
+            await self._leave(self._left.pop(), autocommit, timeout_ms)
 
     # Subscription
 
@@ -224,17 +232,7 @@ class Consumer(ConsumerCommits):
             self._member = alone
         else:
             self._member = GroupMember(
-                self._cluster,
-                settings.group_id,
-                self._topics,
-                instance_id=settings.group_instance_id,
-                session_timeout_ms=settings.session_timeout_ms,
-                rebalance_timeout_ms=settings.max_poll_interval_ms,
-                max_poll_interval_ms=settings.max_poll_interval_ms,
-                heartbeat_interval_ms=settings.heartbeat_interval_ms,
-                partition_check_ms=min(30_000, settings.metadata_max_age_ms),
-                assignors=settings.assignors,
-                is_aware=settings.enable_ordered_delivery,
+                self._cluster, settings.group_id, self._topics, **settings.of_member()
             )
         self._reader = self._reader_of(self._member)
         return self._reader
@@ -252,6 +250,7 @@ class Consumer(ConsumerCommits):
             options=settings.of_fetches(),
             prefetch_bytes=settings.fetch_buffer_bytes,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            rebalance_timeout_ms=settings.max_poll_interval_ms,
             is_aware=settings.enable_ordered_delivery,
         )
         reader.controls.pause_only(self._paused)

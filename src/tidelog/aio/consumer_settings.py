@@ -169,6 +169,19 @@ class ConsumerSettings:
             self.max_partition_fetch_bytes,
         )
 
+    def of_member(self) -> dict[str, Any]:
+        """Return the options of a member of the group."""
+        return {
+            "instance_id": self.group_instance_id,
+            "session_timeout_ms": self.session_timeout_ms,
+            "rebalance_timeout_ms": self.max_poll_interval_ms,
+            "max_poll_interval_ms": self.max_poll_interval_ms,
+            "heartbeat_interval_ms": self.heartbeat_interval_ms,
+            "partition_check_ms": min(30_000, self.metadata_max_age_ms),
+            "assignors": self.assignors,
+            "is_aware": self.enable_ordered_delivery,
+        }
+
 
 def settings_of(kind: type[Any], given: Mapping[str, Any]) -> ConsumerSettings:
     """Return the settings of a client of this class. Raises ConfigurationRefused."""

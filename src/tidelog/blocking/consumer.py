@@ -12,6 +12,8 @@ be called from any.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 import warnings
 from collections import deque
@@ -21,9 +23,8 @@ from functools import partial
 from typing import Any
 
 from tidelog.aio.arguments import milliseconds, most_records
+from tidelog.aio.consumer import CLOSE_MS, Records
 from tidelog.aio.consumer import Consumer as AsyncConsumer
-from tidelog.aio.consumer import Records
-from tidelog.aio.consumer_commits import checked
 from tidelog.aio.consumer_settings import settings_of
 from tidelog.aio.consumer_types import OffsetAndMetadata
 from tidelog.blocking.caller_thread import CallerThread
@@ -31,6 +32,8 @@ from tidelog.blocking.derived_methods import ConsumerMethods
 from tidelog.blocking.loop import ClientLoop
 from tidelog.client.fetching.consumer_record import ConsumerRecord
 from tidelog.model.topics import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
 Committed = Callable[[Any, BaseException | None], object]
@@ -167,32 +170,42 @@ class Consumer(ConsumerMethods):
         """Begin to commit, and return at once.
 
         ``callback`` gets the offsets and the error, or None, in a later ``poll`` or ``close``.
+        Without one an error is logged.
         """
-        wanted = self._thread.wait(self._consumer.places()) if offsets is None else checked(offsets)
-        done = self._loop.start(self._consumer.commit(wanted))
-        if callback is not None:
 
-            def ended(future: Future[None]) -> None:
-                error = None if future.cancelled() else future.exception()
-                self._ended.append(partial(callback, wanted, error))
+        def ended(offsets: Any, error: Exception | None) -> None:
+            if callback is not None:
+                self._ended.append(partial(callback, offsets, error))
+            elif error is not None:
+                logger.warning("offsets %s were not committed: %s", offsets, error)
+            if error is not None:
+                raise error
 
-            done.add_done_callback(ended)
-        return done
+        # The caller waits until it is asked for: so commits keep the order of its calls.
+        task = self._thread.wait(self._consumer.commit_async(offsets, ended))
+        return self._loop.start(_end_of(task))
 
     def _call_back(self) -> None:
         while self._ended:
             self._ended.popleft()()
 
-    def close(self, autocommit: bool = True) -> None:
-        """Call back, commit (with enable_auto_commit), leave the group, close the connections.
+    def close(self, autocommit: bool = True, timeout_ms: float = CLOSE_MS) -> None:
+        """Commit (with enable_auto_commit), call back, leave the group, close the connections.
 
-        A second call does nothing. An exception of a callback is raised when everything is closed.
+        Waits up to ``timeout_ms`` for this commit and for those that were begun before; then they
+        fail, and their callbacks get the error. A second call does nothing. An exception of a
+        callback is raised when everything is closed.
         """
+        timeout_ms = milliseconds(timeout_ms)
         if self._loop.has_left:
             return
         self._thread.refuse_in_callback("close")
         try:
-            self._thread.wait(self._consumer.close(autocommit))
+            self._thread.wait(self._consumer.close(autocommit, timeout_ms))
             self._call_back()
         finally:
             self._loop.leave()
+
+
+async def _end_of(task: asyncio.Task[None]) -> None:
+    await task

@@ -65,7 +65,8 @@ class ConsumerMethods:
     ) -> None:
         """Commit these positions, or those after all returned records.
 
-        Raises CommitFailed when the group has gone on without this consumer.
+        Raises CommitFailed when the group has gone on without this consumer, and Refused with
+        REBALANCE_IN_PROGRESS while it joins again: poll, then commit.
         """
     def committed(
         self, partition: TopicPartition, metadata: bool = False

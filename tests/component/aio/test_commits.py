@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from tests.support.fetch_answers import Fetches
+from tests.support.network_server import until
 from tests.support.scripted_cluster import ScriptedCluster, listed_offsets, topic, view_of
 from tests.support.stories import story
 from tidelog.aio import Consumer
@@ -29,6 +31,9 @@ class Committing:
     def __init__(self, **settings: Any) -> None:
         self.fetches = Fetches()
         self.code = ErrorCode.NONE
+        self.sent: list[int] = []
+        self.held: asyncio.Future[None] | None = None
+        """What the coordinator waits for before it answers a commit."""
         self.stored: dict[TopicPartition, Position] = {}
         self.cluster = ScriptedCluster(
             view_of(topic("t", [1, 2], ordered=False)),
@@ -43,6 +48,16 @@ class Committing:
         self.consumer = Consumer(cluster=self.cluster, auto_offset_reset="earliest", **settings)
 
     def _commit(self, _: int, request: Any) -> Any:
+        self.sent.append(request.topics[0].partitions[0].committed_offset)
+        if self.held is None:
+            return self._committed(request)
+        return asyncio.ensure_future(self._committed_later(self.held, request))
+
+    async def _committed_later(self, held: asyncio.Future[None], request: Any) -> Any:
+        await held
+        return self._committed(request)
+
+    def _committed(self, request: Any) -> Any:
         response = messages.OffsetCommitResponse
         topics = []
         for each in request.topics:
@@ -110,6 +125,8 @@ def test_a_commit_is_of_what_was_returned_or_of_what_is_given() -> None:
     ("code", "kind"),
     [
         (ErrorCode.ILLEGAL_GENERATION, CommitFailed),
+        (ErrorCode.UNKNOWN_MEMBER_ID, CommitFailed),
+        (ErrorCode.REBALANCE_IN_PROGRESS, Refused),
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, Refused),
     ],
 )
@@ -123,6 +140,8 @@ def test_a_commit_of_a_group_that_has_gone_on_says_so(code: ErrorCode, kind: typ
         assert raised.value.code == code
         assert isinstance(raised.value, CommitFailed) == (kind is CommitFailed)
         assert ("gone on without this consumer" in str(raised.value)) == (kind is CommitFailed)
+        says_what_to_do = "poll, then commit" in str(raised.value)
+        assert says_what_to_do == (code is ErrorCode.REBALANCE_IN_PROGRESS)
         await one.consumer.close()
 
     story(of)
@@ -145,6 +164,108 @@ def test_a_commit_aside_says_how_it_ended() -> None:
         one.code = ErrorCode.NONE
         await (await one.consumer.commit_async({A: 1}))
         assert one.stored[A].offset == 1 and len(ended) == 2
+        await one.consumer.close()
+
+    story(of)
+
+
+def test_commits_aside_are_made_in_the_order_of_the_calls() -> None:
+    async def of() -> None:
+        one = Committing()
+        await one.read(1)
+        aside = await one.consumer.commit_async({A: 5})
+        await one.consumer.commit({A: 6})
+        await aside
+        assert one.sent == [5, 6]
+        await one.consumer.close()
+
+    story(of)
+
+
+@pytest.mark.parametrize("ends", ["close", "unsubscribe"])
+def test_the_end_waits_for_commits_aside_and_their_callbacks(ends: str) -> None:
+    """The second was never sent, and its callback was not called."""
+
+    async def of() -> None:
+        one = Committing()
+        await one.read(1)
+        one.held = asyncio.get_running_loop().create_future()
+        ended: list[Any] = []
+
+        async def callback(offsets: Any, error: Any) -> None:
+            await asyncio.sleep(0)
+            ended.append((offsets[A].offset, error))
+
+        for offset in (5, 6):
+            await one.consumer.commit_async({A: offset}, callback=callback)
+        consumer = one.consumer
+        if ends != "close":
+            consumer.unsubscribe()
+        end = asyncio.ensure_future(
+            consumer.close() if ends == "close" else consumer.leave_former()
+        )
+        await until(lambda: one.sent)
+        assert not end.done()
+        one.held.set_result(None)
+        await end
+        await until(lambda: len(ended) == 2 or ends == "close")
+        assert ended == [(5, None), (6, None)] and one.sent == [5, 6]
+        await consumer.close()
+
+    story(of)
+
+
+def test_a_commit_aside_without_a_response_fails_when_the_end_has_waited_long_enough() -> None:
+    async def of() -> None:
+        one = Committing()
+        await one.read(1)
+        one.held = asyncio.get_running_loop().create_future()
+        ended: list[Any] = []
+
+        async def callback(offsets: Any, error: Any) -> None:
+            ended.append((offsets[A].offset, type(error)))
+            # Not a time for the end to wait for this callback.
+            await one.consumer.close()
+
+        for offset in (5, 6):
+            await one.consumer.commit_async({A: offset}, callback=callback)
+        waiting = asyncio.ensure_future(one.consumer.commit({A: 7}))
+        await until(lambda: one.sent)
+        await one.consumer.close(timeout_ms=1)
+        assert ended == [(5, WrongState), (6, WrongState)] and one.sent == [5]
+        with pytest.raises(WrongState, match="closed before a response"):
+            await waiting
+
+    story(of)
+
+
+def test_another_assignment_does_not_wait_for_commits() -> None:
+    async def of() -> None:
+        one = Committing()
+        await one.read(1)
+        one.held = asyncio.get_running_loop().create_future()
+        aside = await one.consumer.commit_async({A: 5})
+        await until(lambda: one.sent)
+        one.consumer.assign([A, B])
+        assert await one.consumer.position(B) == 0
+        assert not aside.done()
+        one.held.set_result(None)
+        await aside
+        await one.consumer.close()
+
+    story(of)
+
+
+def test_a_commit_of_what_was_returned_leaves_out_what_is_short_of_a_reset() -> None:
+    async def of() -> None:
+        one = Committing()
+        await one.read(3)
+        await (await one.consumer.ready()).commits.reset(A, 16)
+        await one.consumer.commit()
+        await (await one.consumer.commit_async())
+        assert one.sent == [16]
+        await one.consumer.commit({A: 2})
+        assert one.sent == [16, 2]
         await one.consumer.close()
 
     story(of)

@@ -94,9 +94,7 @@ class Member(GroupMember):
         self._standing = MemberStatus(MemberState.JOINED, "m", self._standing.generation + 1)
         return [KEPT, ADDED]
 
-    async def commit(
-        self, positions: Mapping[TopicPartition, Position], *, timeout_ms: int | None = None
-    ) -> None:
+    async def commit(self, positions: Mapping[TopicPartition, Position], **_: Any) -> None:
         self.committed.append({where: place.offset for where, place in positions.items()})
         await self.answered.wait()
         if self.removed_by == "commit":
@@ -104,10 +102,10 @@ class Member(GroupMember):
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "group 'g'")
 
 
-def reader_of(member: Member, listener: Listener) -> GroupReader:
+def reader_of(member: Member, listener: Listener, auto_commit_ms: int | None = 100) -> GroupReader:
     """Return a reader that has read two partitions."""
     reader = GroupReader(
-        cast("Cluster", NoBrokers()), member=member, hooks=listener, auto_commit_ms=100
+        cast("Cluster", NoBrokers()), member=member, hooks=listener, auto_commit_ms=auto_commit_ms
     )
     reader.fetcher.add({KEPT: 4, GONE: 5})
     reader.commits.committed = {KEPT: 4, GONE: 5}
@@ -235,5 +233,148 @@ def test_a_member_that_its_coordinator_does_not_know_may_not_keep_partitions() -
         with pytest.raises(MembershipLost):
             await member.join([KEPT])
         assert member.state is MemberState.OUT
+
+    asyncio.run(story())
+
+
+def soon(seconds: float = 60.0) -> float:
+    """Return a time of the loop's clock."""
+    return asyncio.get_running_loop().time() + seconds
+
+
+@pytest.mark.parametrize("auto_commit_ms", [None, 10**8])
+def test_the_end_of_a_reader_waits_for_commits_that_were_asked_for(
+    auto_commit_ms: int | None,
+) -> None:
+    """The second was never sent, and its caller got a CancelledError."""
+
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        member._standing = MemberStatus(MemberState.READING, "m", 1)
+        reader = reader_of(member, listener, auto_commit_ms)
+        member.answered.clear()
+        asked = [
+            asyncio.ensure_future(reader.commits.exactly({KEPT: Position(number)}))
+            for number in (6, 7)
+        ]
+        end = asyncio.ensure_future(reader.give_up(soon()))
+        await turns_of_the_loop()
+        assert not end.done() and not listener.calls
+        member.answered.set()
+        await end
+        assert listener.calls == [("revoked", [KEPT, GONE])]
+        await reader.close(soon())
+        await asyncio.gather(*asked)
+        assert [each[KEPT] for each in member.committed][:2] == [6, 7]
+
+    asyncio.run(story())
+
+
+def test_a_commit_that_has_no_response_by_the_deadline_of_the_end_fails() -> None:
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        member._standing = MemberStatus(MemberState.READING, "m", 1)
+        reader = reader_of(member, listener)
+        reader.fetcher.seek(KEPT, 6)
+        member.answered.clear()
+        asked = [
+            asyncio.ensure_future(reader.commits.exactly({KEPT: Position(number)}))
+            for number in (6, 7)
+        ]
+        await turns_of_the_loop()
+        await reader.give_up(soon(0.01))
+        assert listener.calls == [("revoked", [KEPT, GONE])]
+        await reader.close(soon(0.01))
+        for each in asked:
+            with pytest.raises(ClientError, match="closed before a response"):
+                await each
+        assert len(member.committed) == 1
+
+    asyncio.run(story())
+
+
+def test_an_automatic_commit_that_the_end_calls_off_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        reader = reader_of(member, listener)
+        reader.fetcher.seek(KEPT, 6)
+        member.answered.clear()
+        with contextlib.suppress(ClientError):
+            await reader.poll(0)
+        assert reader.is_joining
+        await turns_of_the_loop()
+        await reader.close()
+        assert "closed before a response" in caplog.text
+
+    asyncio.run(story())
+
+
+def test_a_commit_in_the_last_callback_is_waited_for() -> None:
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        member._standing = MemberStatus(MemberState.READING, "m", 1)
+        reader = reader_of(member, listener, None)
+        asked: list[asyncio.Future[None]] = []
+
+        async def revoked(_: Sequence[TopicPartition]) -> None:
+            member.answered.clear()
+            asked.append(asyncio.ensure_future(reader.commits.exactly({KEPT: Position(9)})))
+
+        listener.revoked = revoked  # type: ignore[method-assign]
+        await reader.give_up(soon())
+        end = asyncio.ensure_future(reader.close(soon()))
+        await turns_of_the_loop()
+        assert not end.done()
+        member.answered.set()
+        await asyncio.gather(end, *asked)
+        assert member.committed == [{KEPT: 9}]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("when", ["removed", "joining", "joined"])
+def test_the_end_says_what_has_become_of_the_partitions(when: str) -> None:
+    """Nothing was said where a cooperative member was joining, or had been removed."""
+
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        reader = reader_of(member, listener)
+        if when == "removed":
+            member._standing = MemberStatus()
+        else:
+            await poll_until(reader, lambda: member.joins > 0)
+            if when == "joined":
+                member.others.set()
+                await turns_of_the_loop()
+            else:
+                # As the coordinator's answer to its request is not there.
+                member._standing = MemberStatus()
+        poll = asyncio.create_task(reader.poll(10**6)) if when == "joining" else None
+        await turns_of_the_loop()
+        await reader.give_up(soon())
+        await reader.close(soon())
+        kind = "revoked" if when == "joined" else "lost"
+        assert listener.calls == [(kind, [KEPT, GONE])]
+        if poll is not None:
+            with pytest.raises(ClientError):
+                await poll
+
+    asyncio.run(story())
+
+
+def test_an_eager_member_is_not_called_back_twice_where_it_ends_while_it_joins() -> None:
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        member.is_cooperative = False
+        reader = reader_of(member, listener)
+        member.answered.clear()
+        reader.fetcher.seek(KEPT, 6)
+        assert await reader.poll(0) == []
+        assert reader.is_joining and listener.calls == [("revoked", [KEPT, GONE])]
+        await reader.give_up(soon(0.01))
+        await reader.close(soon(0.01))
+        assert listener.calls == [("revoked", [KEPT, GONE])]
 
     asyncio.run(story())

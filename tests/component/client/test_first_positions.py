@@ -122,6 +122,31 @@ def test_others_begin_in_each_partition_as_soon_as_its_leader_has_answered(
     asyncio.run(main())
 
 
+def test_the_commit_of_a_reset_waits_for_those_before_it() -> None:
+    """One that was sent again could follow a commit of the application, and take it back."""
+
+    async def main() -> None:
+        story = Story()
+        before = asyncio.get_running_loop().create_future()
+        commit = story.member.commit
+
+        async def slow(positions: Mapping[TopicPartition, Position], **given: Any) -> None:
+            await commit(positions, **given)
+            if len(story.member.sent) == 1:
+                await before
+
+        story.member.commit = slow
+        first = asyncio.ensure_future(story.commits.up_to({ZERO: 9}))
+        work = asyncio.ensure_future(story.run())
+        await until(lambda: len(story.cluster.asked) == 2)
+        assert story.member.sent == [{ZERO: 9}]
+        before.set_result(None)
+        await asyncio.gather(first, work)
+        assert story.member.sent == [{ZERO: 9}, {ZERO: 50, ONE: 60}]
+
+    asyncio.run(main())
+
+
 def test_where_the_commit_is_refused_nothing_is_read() -> None:
     async def main() -> None:
         story = Story()

@@ -1,4 +1,7 @@
-"""The commits of a reader: one is in flight at a time, and none is older than the one before it."""
+"""The commits of a reader: one is in flight at a time, and none is older than the one before it.
+
+Each is made by the member, and by the deadline, of the moment in which it was asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,16 @@ from typing import Any
 
 import pytest
 
-from tidelog.client.errors import ConnectionLost, Refused
-from tidelog.client.groups.committed_offsets import Position
-from tidelog.client.groups.reader_commits import COMMIT_LOST, Commits
+from tests.support.scripted_cluster import ScriptedCluster, view_of
+from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused, WrongState
+from tidelog.client.groups.committed_offsets import Membership, Position
+from tidelog.client.groups.group_member import GroupMember
+from tidelog.client.groups.membership import Event, MemberState, MemberStatus, step
+from tidelog.client.groups.reader_commits import COMMIT_LOST, MOST_WAITING, Commits
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+from tidelog.runtime.tasks import call_off
 
 WHERE = TopicPartition("t", 0)
 
@@ -21,13 +29,21 @@ class SlowMember:
     """A member whose commits end when the test says so."""
 
     group = "g"
+    membership = Membership(1, "m")
 
     def __init__(self) -> None:
         self.sent: list[int] = []
         self.answers: list[asyncio.Future[None]] = []
+        self.times_ms: list[int] = []
 
-    async def commit(self, positions: Mapping[TopicPartition, Position], **_: Any) -> None:
+    def check_may_commit(self) -> None:
+        pass
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], *, timeout_ms: int, **_: Any
+    ) -> None:
         self.sent.append(positions[WHERE].offset)
+        self.times_ms.append(timeout_ms)
         self.answers.append(asyncio.get_running_loop().create_future())
         await self.answers[-1]
 
@@ -306,5 +322,222 @@ def test_no_position_in_a_former_topic_is_committed() -> None:
         assert member.sent == [5]
         member.answers[0].set_result(None)
         await again
+
+    asyncio.run(main())
+
+
+class InGeneration(GroupMember):
+    """A member of a generation, whose coordinator answers a commit when the test says so."""
+
+    def __init__(self, generation: int = 1) -> None:
+        self.cluster = ScriptedCluster(view_of(), {messages.OffsetCommitRequest: self._commit})
+        super().__init__(self.cluster, "g", ["t"])
+        self._standing = MemberStatus(MemberState.READING, "m", generation)
+        self.requests: list[messages.OffsetCommitRequest] = []
+        self.answers: list[asyncio.Future[Any]] = []
+
+    def _commit(self, _: int, request: messages.OffsetCommitRequest) -> asyncio.Future[Any]:
+        self.requests.append(request)
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return self.answers[-1]
+
+    def enter(self, generation: int) -> None:
+        self._standing = MemberStatus(MemberState.READING, "m", generation)
+
+    def begin_to_join(self) -> None:
+        self._standing = step(self._standing, Event.JOIN)
+
+
+def answer(code: ErrorCode = ErrorCode.NONE) -> messages.OffsetCommitResponse:
+    of = messages.OffsetCommitResponse
+    part = of.OffsetCommitResponsePartition(partition_index=0, error_code=code)
+    return of(topics=[of.OffsetCommitResponseTopic(name="t", partitions=[part])])
+
+
+@pytest.mark.parametrize("which", ["exactly", "returned", "up_to", "before_report", "begin"])
+def test_a_commit_that_waits_is_not_sent_as_a_member_of_the_next_generation(which: str) -> None:
+    """Another member may have gone on there meanwhile, and the group would go back."""
+
+    async def main() -> None:
+        member = InGeneration()
+        commits = commits_of(member)
+        first = await begun(commits.exactly({WHERE: Position(100)}))
+        is_given = which in ("exactly", "returned")
+        waiting = getattr(commits, which)({WHERE: Position(200) if is_given else 200})
+        second = None if waiting is None else await begun(waiting)
+        member.enter(2)
+        member.answers[0].set_result(answer(ErrorCode.ILLEGAL_GENERATION))
+        with pytest.raises(Refused):
+            await first
+        await turns()
+        assert len(member.requests) == 1
+        if is_given and second is not None:
+            with pytest.raises(Refused, match="rebalanced since this commit") as refused:
+                await second
+            assert refused.value.code == ErrorCode.ILLEGAL_GENERATION
+        await commits.settle()
+        assert len(member.requests) == 1 and WHERE not in commits.committed
+        assert member.state is MemberState.READING
+
+    asyncio.run(main())
+
+
+def test_a_commit_of_a_member_that_joins_again_is_refused_at_once() -> None:
+    async def main() -> None:
+        member = InGeneration()
+        commits = commits_of(member)
+        member.begin_to_join()
+        with pytest.raises(Refused) as refused:
+            await commits.exactly({WHERE: Position(5)})
+        assert refused.value.code == ErrorCode.REBALANCE_IN_PROGRESS
+        await commits.up_to({WHERE: 5})
+        assert member.requests == [] and not commits.tasks()
+
+    asyncio.run(main())
+
+
+class Away(SlowMember):
+    """A member whose coordinator does not respond: each commit takes all the time that it has."""
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], *, timeout_ms: int, **_: Any
+    ) -> None:
+        self.sent.append(positions[WHERE].offset)
+        await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=timeout_ms / 1000)
+        raise ConnectionLost("there is no coordinator")
+
+
+def test_the_time_of_a_commit_begins_when_it_is_asked_for() -> None:
+    """A hundred of them waited for a hundred time-outs."""
+
+    async def main() -> None:
+        member = Away()
+        commits = Commits(member, lambda *_: -1, tuple, auto_ms=None, timeout_ms=300)  # type: ignore[arg-type]
+        asked = [commits.exactly({WHERE: Position(number)}) for number in range(100)]
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        ended = await asyncio.gather(*asked, commits.reset(WHERE, 7), return_exceptions=True)
+        # A hundred time-outs would be thirty seconds.
+        assert loop.time() - begin < 15
+        assert all(isinstance(error, ConnectionLost | GaveUp) for error in ended)
+        assert sum("not sent in time" in str(error) for error in ended) > 50
+        await commits.settle()
+        assert len(member.sent) < 50, "what has failed is not sent"
+
+    asyncio.run(main())
+
+
+def test_more_commits_than_the_bound_are_refused_until_one_has_ended() -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        asked = [commits.exactly({WHERE: Position(number)}) for number in range(MOST_WAITING)]
+        with pytest.raises(GaveUp, match="wait for a response already"):
+            commits.exactly({WHERE: Position(0)})
+        with pytest.raises(GaveUp):
+            commits.returned({WHERE: Position(0)})
+        await turns()
+        member.answers[0].set_result(None)
+        await asked[0]
+        last = commits.exactly({WHERE: Position(1)})
+        await call_off(commits.tasks())
+        for each in (*asked[1:], last):
+            with pytest.raises(WrongState):
+                await each
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("auto_ms", [0, 3_600_000])
+def test_the_interval_of_automatic_commits_is_not_the_time_that_one_may_take(auto_ms: int) -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = Commits(member, lambda *_: -1, tuple, auto_ms, 20_000, 14_000)  # type: ignore[arg-type]
+        commits.begin({WHERE: 1})
+        commits.begin_before_join({WHERE: 2})
+        for _ in range(2):
+            await turns()
+            member.answers[-1].set_result(None)
+        await commits.settle()
+        of_poll, of_join = member.times_ms
+        assert 10_000 < of_poll <= 20_000
+        assert 1_000 < of_join <= 7_000
+
+    asyncio.run(main())
+
+
+def test_a_join_waits_for_commits_as_long_as_the_group_waits_for_the_join() -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = Commits(member, lambda *_: -1, tuple, auto_ms=100, rebalance_ms=100)  # type: ignore[arg-type]
+        commits.begin({WHERE: 1})
+        await commits.settle_before_join()
+        assert commits.tasks()
+        await call_off(commits.tasks())
+
+    asyncio.run(main())
+
+
+def test_what_is_returned_is_not_committed_in_a_former_topic_nor_short_of_a_reset() -> None:
+    async def main() -> None:
+        member = SlowMember()
+        former: set[str] = set()
+        commits = Commits(member, lambda *_: -1, lambda: former, auto_ms=None)  # type: ignore[arg-type]
+        reset = await begun(commits.reset(WHERE, 16))
+        short = await begun(commits.returned({WHERE: Position(15)}))
+        member.answers[0].set_result(None)
+        await asyncio.gather(reset, short)
+        assert member.sent == [16]
+        former.add(WHERE.topic)
+        await commits.returned({WHERE: Position(17)})
+        assert member.sent == [16]
+        given = await begun(commits.exactly({WHERE: Position(15)}))
+        member.answers[1].set_result(None)
+        await given
+        assert member.sent == [16, 15]
+
+    asyncio.run(main())
+
+
+def test_a_commit_of_some_partitions_does_not_postpone_automatic_ones() -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = Commits(member, lambda *_: -1, tuple, auto_ms=10**9)  # type: ignore[arg-type]
+        for which, is_due in ((commits.exactly, True), (commits.returned, False)):
+            asked = await begun(which({WHERE: Position(5)}))
+            member.answers[-1].set_result(None)
+            await asked
+            assert commits.is_due(asyncio.get_running_loop().time()) == is_due
+
+    asyncio.run(main())
+
+
+def test_a_commit_that_is_called_off_is_an_error_and_not_a_cancellation() -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        asked = [await begun(commits.exactly({WHERE: Position(number)})) for number in range(2)]
+        assert member.sent == [0]
+        await call_off(commits.tasks())
+        for each in asked:
+            with pytest.raises(ClientError, match="closed before a response"):
+                await each
+
+    asyncio.run(main())
+
+
+def test_a_commit_has_its_place_when_it_is_asked_for() -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        first = commits.exactly({WHERE: Position(5)})
+        second = commits.up_to({WHERE: 6})
+        both = await begun(second), await begun(first)
+        assert member.sent == [5]
+        member.answers[0].set_result(None)
+        await turns()
+        assert member.sent == [5, 6]
+        member.answers[1].set_result(None)
+        await asyncio.gather(*both)
 
     asyncio.run(main())

@@ -72,7 +72,7 @@ class Resets:
         if commits_first:
             positions = {tp: place.offset for tp, place in offsets.items()}
             try:
-                await self._commits.moved(positions)
+                await self._commits.up_to(positions)
             except CommitRefused as error:
                 failed.update(error.errors)
             except ClientError as error:

@@ -51,7 +51,7 @@ from tidelog.client.groups.membership import (
     step,
 )
 from tidelog.client.groups.partition_counts import COUNTED_WITHIN_S, count_partitions
-from tidelog.client.groups.resized_topics import catch_up
+from tidelog.client.groups.resized_topics import catch_up, newest_epochs
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -201,29 +201,41 @@ class GroupMember:
         """Record that the positions of all partitions are known: the member reads now."""
         self._step(Event.POSITIONED)
 
+    def check_may_commit(self) -> None:
+        """Raise Refused where there is no generation: in an empty group a commit without one would
+        count as a tool's, and could move the group back."""
+        if not self._standing.may_commit:
+            raise Refused(self._standing.refusal, f"group {self.group!r}")
+
     async def commit(
-        self, positions: Mapping[TopicPartition, Position], *, timeout_ms: int | None = None
+        self,
+        positions: Mapping[TopicPartition, Position],
+        *,
+        asked_as: Membership | None = None,
+        timeout_ms: int | None = None,
     ) -> None:
         """Commit as this member; when the generation is over, ``join`` is next.
 
-        Raises CommitRefused with the error of each refused partition, or ClientError. Without a
-        membership it commits nothing: in an empty group a request without a generation would count
-        as a tool's, and could move the group back.
+        ``asked_as``: the membership in which these were the positions; one of a former generation
+        commits nothing, for others may have gone on from there. Raises CommitRefused with the error
+        of each refused partition, or ClientError.
         """
-        asked_as = self._standing
-        if not asked_as.may_commit:
-            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group!r}")
+        self.check_may_commit()
+        if asked_as not in (None, self.membership):
+            why = "the group has rebalanced since this commit was asked for"
+            raise Refused(ErrorCode.ILLEGAL_GENERATION, f"group {self.group!r}", why)
+        sent_as = self._standing
         try:
             await commit_offsets(
                 self._cluster,
                 self.group,
                 positions,
-                self._as_committed(asked_as),
+                self._as_committed(sent_as),
                 timeout_ms=timeout_ms,
                 purpose=self._purpose,
             )
         except Refused as error:
-            self._apply_error(error, asked_as)
+            self._apply_error(error, sent_as)
             raise
 
     async def leave(self) -> None:
@@ -351,7 +363,8 @@ class GroupMember:
                 for member in joined.members
             }
             # By older counts the newest partitions would have no reader.
-            await self._catch_up(member.epochs for member in members.values())
+            newest = newest_epochs(member.epochs for member in members.values())
+            await catch_up(self._cluster, newest)
             names = {name for member in members.values() for name in member.topics}
             self._counts = await count_partitions(self._cluster, names, COUNTED_WITHIN_S)
             shares = assign(assignor, members, self._counts)
@@ -386,14 +399,6 @@ class GroupMember:
         topics = self._cluster.view.topics
         subscribed = {name: topics[name] for name in self.topics if name in topics}
         return {name: topic.resize_epoch for name, topic in subscribed.items() if topic.is_ordered}
-
-    async def _catch_up(self, epochs_of_members: Iterable[Mapping[str, int]]) -> None:
-        """Ask for metadata until they are as new as those of each member, or for a moment."""
-        newest: dict[str, int] = {}
-        for epochs in epochs_of_members:
-            for name, epoch in epochs.items():
-                newest[name] = max(epoch, newest.get(name, -1))
-        await catch_up(self._cluster, newest)
 
     async def _watch_partitions(self) -> None:
         """As the group's leader: start a rebalance when a partition count has changed."""
@@ -468,9 +473,8 @@ class GroupMember:
         self, report: Mapping[TopicPartition, int], wanted: Iterable[TopicPartition]
     ) -> dict[TopicPartition, GroupPosition]:
         """Report positions of this member, and return those of others; as ``commit``."""
+        self.check_may_commit()
         asked_as = self._standing
-        if not asked_as.may_commit:
-            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group!r}")
         try:
             return await exchange_positions(
                 self._cluster, self.group, self._as_committed(asked_as), report, wanted

@@ -112,19 +112,19 @@ class GroupReader:
             self._positions.epoch_before,
             lambda: deleted_topics(self.generation.topics, cluster.view),
             auto_commit_ms,
+            cluster.settings.default_api_timeout_ms,
+            rebalance_timeout_ms,
         )
         resets = Resets(cluster, reset, isolation, member, commits)
         keys = HeldKeys() if hooks.follows_keys else None
         before_report = None if auto_commit_ms is None else commits.before_report
-        self.gating = Gating(cluster, member, fetcher, before_report, keys)
-        self._turns = KeyTurns(keys, member, self.gating, hooks, self.positions)
-        self.generation = ReadingGeneration(
-            cluster, member, fetcher, hooks, commits, resets, self.gating, is_aware=is_aware
+        self.gating = gating = Gating(cluster, member, fetcher, before_report, keys)
+        self._turns = KeyTurns(keys, member, gating, hooks, self.positions)
+        self.generation = generation = ReadingGeneration(
+            cluster, member, fetcher, hooks, commits, resets, gating, is_aware=is_aware
         )
-        self.lookup = PositionLookup(cluster, member, self.generation, commits, resets)
-        self.controls = ReaderControls(
-            self.generation, fetcher, self._positions, commits, self.gating
-        )
+        self.lookup = PositionLookup(cluster, member, generation, commits, resets)
+        self.controls = ReaderControls(generation, fetcher, self._positions, commits, gating)
         self.step_ms = heartbeat_interval_ms
         """How long one wait for fetched batches lasts at most."""
         self._joining: asyncio.Task[bool] | None = None
@@ -229,6 +229,7 @@ class GroupReader:
             if self.gating.has_shut:
                 self.gating.has_shut = False
                 self._positions.take_back(beyond_gates=True)
+            self._refuse_closed()
             self.lookup.go_on(may_begin=not self.is_joining)
             left_ms = whole_ms(deadline - loop.time())
             # In steps: a recalled member must not wait for the caller's whole timeout.
@@ -244,15 +245,18 @@ class GroupReader:
             await self._joined(0)
             await asyncio.sleep(0)
 
-    async def close(self) -> None:
+    async def close(self, until: float | None = None) -> None:
         """Stop reading and leave the group. Commits nothing: call ``commit`` before if needed.
 
-        A concurrent ``poll`` raises ClientError. If cancelled, it still completes the remaining
+        Waits for commits that were asked for until then, on the loop's clock; the others fail. A
+        concurrent ``poll`` raises ClientError. If cancelled, it still completes the remaining
         steps, so that reading stops; a member whose LeaveGroup is cancelled stays in the group
         until its session expires.
         """
         self._closed = True
         try:
+            if until is not None:
+                await self.commits.settle(until)
             await self.gating.stop()
             tasks = [self._joining, self.lookup.task, *self.commits.tasks()]
             await call_off(task for task in tasks if task is not None)
@@ -275,6 +279,7 @@ class GroupReader:
                 return positions[partition]
             if partition not in self.generation.assigned:
                 raise WrongState(f"{partition} is not assigned to this consumer")
+            self._refuse_closed()
             self.lookup.go_on(may_begin=not self.is_joining)
             left_s = deadline - asyncio.get_running_loop().time()
             if left_s <= 0:
@@ -291,10 +296,11 @@ class GroupReader:
         loop = asyncio.get_running_loop()
         if self._joining is None:
             await self._give_up_before_join()
+            self._refuse_closed()
             if self.commits.auto_ms is not None:
                 # At once: a cooperative member reads on, and what it is done with later is
                 # committed later.
-                self.commits.begin(self._turns.done_with())
+                self.commits.begin_before_join(self._turns.done_with())
             self._joining = loop.create_task(self._join())
             self._joining.add_done_callback(self._has_joined)
         joining = self._joining
@@ -334,15 +340,25 @@ class GroupReader:
             else:
                 self._positions.take_back(beyond_gates=False)
 
-    async def give_up(self, *, commits: bool = True) -> None:
-        """Call back and commit as before a rebalance: the consumer ends."""
-        assigned = self.generation.assigned
-        if self._joining is None and assigned and self.member.state is not MemberState.OUT:
-            await self._turns.flush_loaded()
-            if commits and self.commits.auto_ms is not None:
-                await self.commits.settle()
-                await self.commits.attempt(self._turns.done_with())
-            await self._hooks.revoked(self.generation.assigned)
+    async def give_up(self, until: float, *, commits: bool = True) -> None:
+        """Commit and call back as before a rebalance: the consumer ends, and no poll goes on.
+
+        Waits for all commits that were asked for, until then on the loop's clock.
+        """
+        self._closed = True
+        if self._joining is not None:
+            await call_off([self._joining])
+        has_called = self._has_given_up and not self.member.is_cooperative
+        assigned = [] if has_called else self.generation.assigned
+        # Others may have what a member held that its group removed, or that had not joined again.
+        is_lost = self.member.state is MemberState.OUT
+        if assigned:
+            await (self._turns.lose_loaded() if is_lost else self._turns.flush_loaded())
+            if commits and not is_lost and self.commits.auto_ms is not None:
+                self.commits.begin(self._turns.done_with())
+        await self.commits.settle(until)
+        if assigned:
+            await (self._hooks.lost if is_lost else self._hooks.revoked)(assigned)
 
     async def _join(self) -> bool:
         """Wait for the commits, give up what is revoked, and join.
@@ -353,8 +369,9 @@ class GroupReader:
         generation = self.generation
         await self.lookup.stop()
         await self.gating.stop()
-        if self.commits.auto_ms is not None:
-            await self.commits.settle()
+        # Without a generation a commit counts before and after.
+        if self.commits.auto_ms is not None or isinstance(self.member, GroupMember):
+            await self.commits.settle_before_join()
         if self.member.is_cooperative and generation.assigned:
             if self.member.state is MemberState.OUT:
                 return False
@@ -383,7 +400,7 @@ class GroupReader:
     async def _give_up_afterwards(self, revoked: list[TopicPartition]) -> None:
         """Give up what a cooperative member does not get again."""
         if self.commits.auto_ms is not None:
-            await self.commits.settle()
+            await self.commits.settle_before_join()
             done = self._turns.done_with()
             theirs = {partition: done[partition] for partition in revoked if partition in done}
             await self.commits.attempt(theirs)

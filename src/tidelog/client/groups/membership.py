@@ -115,6 +115,12 @@ class MemberStatus:
         """Whether there is a generation to commit in; there is none while it joins."""
         return self.generation >= 0 and self.state not in (MemberState.JOINING, MemberState.LEAVING)
 
+    @property
+    def refusal(self) -> ErrorCode:
+        """Why it may not commit, where it may not."""
+        is_joining = self.state is MemberState.JOINING
+        return ErrorCode.REBALANCE_IN_PROGRESS if is_joining else ErrorCode.UNKNOWN_MEMBER_ID
+
 
 def step(standing: MemberStatus, event: Event, problem: ClientError | None = None) -> MemberStatus:
     """Return the status after an event; ``problem`` goes with FAILED."""

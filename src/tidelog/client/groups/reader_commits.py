@@ -10,9 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
+from typing import NamedTuple
 
-from tidelog.client.errors import ClientError, Refused
-from tidelog.client.groups.committed_offsets import CommitRefused, Position
+from tidelog.client.errors import ClientError, GaveUp, Refused, WrongState
+from tidelog.client.groups.committed_offsets import CommitRefused, Membership, Position
 from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.self_assigned import SelfAssigned
 from tidelog.model.errors import ErrorCode
@@ -30,14 +31,36 @@ COMMIT_LOST = frozenset(
 )
 """Errors of a commit whose generation is over: the next owner reads these records again."""
 
+MOST_WAITING = 1_000
+"""Commits that may wait for a response: the application gets an error instead of another one."""
+
 Offsets = Mapping[TopicPartition, int]
+
+
+class Terms(NamedTuple):
+    """As which member a commit was asked for, and when it fails, on the loop's clock."""
+
+    membership: Membership | None
+    """None: as the member that it is when the commit is sent."""
+    until: float
+
+    def left_s(self) -> float:
+        """Return the time that is left."""
+        return max(0.0, self.until - asyncio.get_running_loop().time())
+
+
+Places = Mapping[TopicPartition, Position]
+Work = Callable[[Terms], Coroutine[None, None, None]]
 
 
 class Commits:
     """The commits of one reader.
 
     ``epoch_before`` gives the leader epoch before a position; ``former`` the topics that were
-    deleted since this generation began, whether they were created again or not.
+    deleted since this generation began, whether they were created again or not. A commit fails
+    ``timeout_ms`` after it was asked for, or soon after that where its request is on its way; one
+    before a join after half of ``rebalance_ms``. It is refused where the member has another
+    generation by then.
     """
 
     def __init__(
@@ -46,6 +69,8 @@ class Commits:
         epoch_before: Callable[[TopicPartition, int], int],
         former: Callable[[], Collection[str]],
         auto_ms: int | None,
+        timeout_ms: int = 60_000,
+        rebalance_ms: int = 120_000,
     ) -> None:
         self.committed: dict[TopicPartition, int] = {}
         """What this generation has committed, or found as committed."""
@@ -56,10 +81,13 @@ class Commits:
         self.auto_ms = auto_ms
         self.running: asyncio.Task[None] | None = None
         """The commit that was asked for last: it is in flight, waits for those before, or ended."""
-        self._queued: set[asyncio.Task[None]] = set()
+        self._queued: dict[asyncio.Task[None], None] = {}
         self._member = member
         self._epoch_before = epoch_before
         self._former = former
+        self._timeout_ms = timeout_ms
+        # The join itself must be in time, too.
+        self._before_join_ms = min(rebalance_ms // 2, timeout_ms)
         self._next_at = 0.0
 
     def is_due(self, now: float) -> bool:
@@ -79,78 +107,152 @@ class Commits:
 
     def begin(self, positions: Offsets) -> None:
         """Commit automatically in the background, before all that is asked for from now on."""
-        self._queue(partial(self._tried, positions))
+        self._queue(self._terms(), partial(self._tried, positions))
+
+    def begin_before_join(self, positions: Offsets) -> None:
+        """Do the same in the time that the group gives a member that is to join again."""
+        self._queue(self._terms(self._before_join_ms), partial(self._tried, positions))
 
     async def attempt(self, positions: Offsets) -> None:
         """Commit automatically: a failure is logged, and the next commit includes the positions."""
         await self._alone(partial(self._tried, positions))
 
-    async def _tried(self, positions: Offsets) -> None:
+    async def _tried(self, positions: Offsets, terms: Terms) -> None:
+        text = "group %s: offsets were not committed: %s"
         try:
-            await self.moved(positions, timeout_ms=self.auto_ms)
+            await self._moved(positions, terms)
         except ClientError as error:
-            logger.warning("group %s: offsets were not committed: %s", self._member.group, error)
+            logger.warning(text, self._member.group, error)
+        except asyncio.CancelledError:
+            logger.warning(text, self._member.group, "the consumer was closed before a response")
+            raise
 
-    async def before_report(self, positions: Offsets) -> None:
+    def before_report(self, positions: Offsets) -> Coroutine[None, None, None]:
         """Commit positions that are going to be reported."""
-        await self._alone(partial(self._newer, positions))
+        return self._alone(partial(self._newer, positions))
 
-    async def _newer(self, positions: Offsets) -> None:
+    async def _newer(self, positions: Offsets, terms: Terms) -> None:
         # A commit that a later ``poll`` began may have been faster: this one is older then.
         committed = self.committed
-        await self.moved(
-            {tp: offset for tp, offset in positions.items() if offset > committed.get(tp, -1)}
-        )
+        newer = {tp: offset for tp, offset in positions.items() if offset > committed.get(tp, -1)}
+        await self._moved(newer, terms)
 
-    async def up_to(self, positions: Offsets) -> None:
-        """Commit where positions have changed, after the commit in flight, if any."""
-        await self._alone(partial(self.moved, positions))
+    def up_to(self, positions: Offsets) -> Coroutine[None, None, None]:
+        """Commit where positions have changed, after the commit in flight, if any.
+
+        One of an ended generation is dropped.
+        """
+        return self._alone(partial(self._moved, positions))
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """Return what is in flight, and all that waits for it."""
         return list(self._queued)
 
-    async def settle(self) -> None:
-        """Wait for what was asked for: an older commit must not be applied after a newer one."""
-        if self.running is not None and not self.running.done():
-            await asyncio.wait([self.running])
+    async def settle(self, until: float | None = None) -> None:
+        """Wait for what was asked for: an older commit must not be applied after a newer one.
 
-    def _queue(self, work: Callable[[], Coroutine[None, None, None]]) -> asyncio.Task[None]:
+        ``until``: on the loop's clock, at the latest.
+        """
+        if self.running is not None and not self.running.done():
+            now = asyncio.get_running_loop().time()
+            left_s = None if until is None else max(0.0, until - now)
+            await asyncio.wait([self.running], timeout=left_s)
+
+    async def settle_before_join(self) -> None:
+        """Wait for it as long as the group waits for a member that is to join again.
+
+        What is in flight then is of the former generation, and its coordinator refuses it.
+        """
+        left_s = self._before_join_ms / 1000
+        await self.settle(asyncio.get_running_loop().time() + left_s)
+
+    def _terms(self, timeout_ms: int | None = None) -> Terms:
+        left_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        until = asyncio.get_running_loop().time() + left_ms / 1000
+        return Terms(self._member.membership, until)
+
+    def _queue(self, terms: Terms, work: Work) -> asyncio.Task[None]:
         """Do this when all that was asked for before has ended: one commit is in flight."""
-        own = asyncio.get_running_loop().create_task(_after(self.running, work))
+        own = asyncio.get_running_loop().create_task(_after(self.running, terms, work))
         self.running = own
-        self._queued.add(own)
-        own.add_done_callback(self._queued.discard)
+        self._queued[own] = None
+        own.add_done_callback(lambda own: self._queued.pop(own))
         own.add_done_callback(retrieve_error)
         return own
 
-    async def _alone(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Do this in its turn, and wait for it.
+    def _alone(self, work: Work) -> Coroutine[None, None, None]:
+        """Do this in its turn, which it has from now on, and wait for it.
 
         Once it has begun it goes on when its caller is cancelled: its request may be on its way.
         """
-        is_wanted = True
+        terms = self._terms()
+        is_wanted, has_begun = True, False
 
-        async def if_wanted() -> None:
+        async def if_wanted(terms: Terms) -> None:
+            nonlocal has_begun
             if is_wanted:
-                await work()
+                has_begun = True
+                await work(terms)
 
-        own = self._queue(if_wanted)
-        try:
-            await asyncio.wait([own])
-        except asyncio.CancelledError:
-            is_wanted = False
-            raise
-        own.result()
+        own = self._queue(terms, if_wanted)
 
-    async def exactly(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Commit these positions, changed or not. Raises Refused also for an ended generation."""
+        async def ended() -> None:
+            nonlocal is_wanted
+            try:
+                await asyncio.wait([own], timeout=terms.left_s())
+                if has_begun:
+                    # It ends soon: its request has the same deadline, and one attempt may be late.
+                    await asyncio.wait([own])
+            except asyncio.CancelledError:
+                is_wanted = False
+                raise
+            if not own.done():
+                is_wanted = False
+                raise GaveUp(
+                    f"{self._group}: it was not sent in time: those before have no response"
+                )
+            if own.cancelled():
+                raise WrongState(f"{self._group}: the consumer was closed before a response")
+            own.result()
+
+        return ended()
+
+    @property
+    def _group(self) -> str:
+        return f"a commit of group {self._member.group!r}"
+
+    def exactly(self, positions: Places) -> Coroutine[None, None, None]:
+        """Commit these positions, changed or not. Raises Refused also for an ended generation.
+
+        It has its turn from the call on; awaiting the result waits for its end.
+        """
+        return self._ask(lambda: positions)
+
+    def returned(self, positions: Places) -> Coroutine[None, None, None]:
+        """Do this with all positions of the application, where they count: not in the topic that
+        has the name of a deleted one, and not before the offset where a reset goes on."""
+        waiting = self._ask(lambda: self._counting(positions))
         self.note()
-        await self._alone(partial(self._exactly, positions))
+        return waiting
 
-    async def _exactly(self, positions: Mapping[TopicPartition, Position]) -> None:
+    def _ask(self, wanted: Callable[[], Places]) -> Coroutine[None, None, None]:
+        self._member.check_may_commit()
+        if len(self._queued) >= MOST_WAITING:
+            raise GaveUp(
+                f"{self._group}: {MOST_WAITING} commits wait for a response already: wait for "
+                "one, or commit less often"
+            )
+        return self._alone(partial(self._exactly, wanted))
+
+    async def _exactly(self, wanted: Callable[[], Places], terms: Terms) -> None:
+        await self._send(wanted(), terms)
+
+    async def _send(self, positions: Places, terms: Terms) -> None:
+        if not positions:
+            return
+        timeout_ms = int(terms.left_s() * 1000)
         try:
-            await self._member.commit(positions)
+            await self._member.commit(positions, asked_as=terms.membership, timeout_ms=timeout_ms)
         except CommitRefused as error:
             self._note_committed(positions, error.errors)
             raise
@@ -165,11 +267,12 @@ class Commits:
         """
         self._reset_to[partition] = self._resetting[partition] = offset
 
-        async def if_it_counts() -> None:
+        async def if_it_counts(terms: Terms) -> None:
             # Commits before it may take long: the application may have gone on elsewhere, or the
             # partition to another member, whose commit this one must not replace.
             if self._resetting.get(partition) == offset:
-                await self.moved({partition: offset})
+                # Of another generation of this member it counts as well.
+                await self._moved({partition: offset}, terms._replace(membership=None))
 
         try:
             await self._alone(if_it_counts)
@@ -200,40 +303,34 @@ class Commits:
             del self._reset_to[partition]
         return reset_to is not None and offset < reset_to
 
-    async def moved(self, positions: Offsets, timeout_ms: int | None = None) -> None:
-        """Commit where positions have changed; one of an ended generation is dropped."""
+    def _counting(self, positions: Places) -> Places:
         # The topic that has the name of a deleted one now begins without commits.
         former = self._former()
-        changed = {
+        return {
+            partition: place
+            for partition, place in positions.items()
+            if partition.topic not in former
+            and not self._is_short_of_reset(partition, place.offset)
+        }
+
+    async def _moved(self, positions: Offsets, terms: Terms) -> None:
+        places = {
             partition: Position(offset, self._epoch_before(partition, offset))
             for partition, offset in positions.items()
             if self.committed.get(partition) != offset
-            and partition.topic not in former
-            and not self._is_short_of_reset(partition, offset)
         }
-        if not changed:
-            return
         try:
-            await self._member.commit(changed, timeout_ms=timeout_ms)
-        except CommitRefused as error:
-            self._note_committed(changed, error.errors)
-            raise
+            await self._send(self._counting(places), terms)
         except Refused as error:
             if error.code not in COMMIT_LOST:
                 raise
-            return
-        self._note_committed(changed, ())
 
-    def _note_committed(
-        self, moved: Mapping[TopicPartition, Position], but: Collection[TopicPartition]
-    ) -> None:
+    def _note_committed(self, moved: Places, but: Collection[TopicPartition]) -> None:
         done = {tp: item.offset for tp, item in moved.items() if tp not in but}
         self.committed.update(done)
 
 
-async def _after(
-    before: asyncio.Task[None] | None, work: Callable[[], Coroutine[None, None, None]]
-) -> None:
+async def _after(before: asyncio.Task[None] | None, terms: Terms, work: Work) -> None:
     if before is not None and not before.done():
         await asyncio.wait([before])
-    await work()
+    await work(terms)

@@ -7,7 +7,7 @@ Owns these methods, a part of ``GroupReader``. Not the cycle of joining, positio
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 
 from tidelog.client.errors import WrongState
 from tidelog.client.fetching.fetcher import Fetcher
@@ -63,10 +63,15 @@ class ReaderControls:
         """Commit these positions, which may be before the returned batches; like ``commit``."""
         await self._commits.up_to(positions)
 
-    async def commit_exactly(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Commit these positions. Raises Refused also where ``commit`` drops them."""
-        if positions:
-            await self._commits.exactly(positions)
+    def commit_exactly(
+        self, positions: Mapping[TopicPartition, Position], *, is_given: bool
+    ) -> Awaitable[None]:
+        """Ask for a commit of these positions, in this order; awaiting waits for its end.
+
+        ``is_given``: by the application; otherwise they are what ``places`` returned. Raises
+        Refused also where ``commit`` drops them.
+        """
+        return self._commits.exactly(positions) if is_given else self._commits.returned(positions)
 
     def places(self) -> dict[TopicPartition, Position]:
         """Return the positions of the application as they are committed."""

@@ -39,6 +39,15 @@ async def catch_up(cluster: Cluster, epochs: Mapping[str, int]) -> None:
         return
 
 
+def newest_epochs(epochs_of_members: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the newest resize epoch of each topic in the metadata of members."""
+    newest: dict[str, int] = {}
+    for epochs in epochs_of_members:
+        for name, epoch in epochs.items():
+            newest[name] = max(epoch, newest.get(name, -1))
+    return newest
+
+
 def _is_stale(view: ClusterMetadata, name: str, epoch: int) -> bool:
     topic = view.topics.get(name)
     return topic is None or topic.resize_epoch < epoch

@@ -112,8 +112,15 @@ class SelfAssigned:
     def polled(self) -> None:
         """Record that the application polls: no coordinator waits for it."""
 
+    def check_may_commit(self) -> None:
+        """It has no generation: whether it may commit, its group says."""
+
     async def commit(
-        self, positions: Mapping[TopicPartition, Position], *, timeout_ms: int | None = None
+        self,
+        positions: Mapping[TopicPartition, Position],
+        *,
+        asked_as: Membership | None = None,
+        timeout_ms: int | None = None,
     ) -> None:
         """Commit as a client that is no member. Raises Refused where the group has members."""
         if self.is_alone:

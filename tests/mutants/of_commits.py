@@ -1,0 +1,119 @@
+"""Broken rules of a consumer's commits, each with the tests that must find it."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+COMMITS = "tests/component/client/test_reader_commits.py"
+ENTERED = "tests/component/client/test_entered_generations.py"
+RESETS = "tests/component/client/test_first_positions.py"
+CONSUMER = "tests/component/aio/test_commits.py"
+ASIDE = "tests/component/blocking/test_commits_aside.py"
+
+MUTANTS = (
+    Mutant(
+        "a commit that waited for others is sent as a member of the next generation",
+        "src/tidelog/client/groups/group_member.py::GroupMember.commit",
+        "        if asked_as not in (None, self.membership):\n",
+        "        if False:\n",
+        COMMITS,
+    ),
+    Mutant(
+        "a member that joins again says that others have its partitions",
+        "src/tidelog/client/groups/membership.py::MemberStatus.refusal",
+        "        is_joining = self.state is MemberState.JOINING\n",
+        "        is_joining = False\n",
+        COMMITS,
+    ),
+    Mutant(
+        "the time of a commit begins when it is sent",
+        "src/tidelog/client/groups/reader_commits.py::Commits._send",
+        "        timeout_ms = int(terms.left_s() * 1000)\n",
+        "        timeout_ms = self._timeout_ms\n",
+        COMMITS,
+    ),
+    Mutant(
+        "a commit waits for those before it beyond its own time",
+        "src/tidelog/client/groups/reader_commits.py::Commits._alone",
+        "                await asyncio.wait([own], timeout=terms.left_s())\n",
+        "                await asyncio.wait([own])\n",
+        COMMITS,
+    ),
+    Mutant(
+        "commits wait for a response without a bound",
+        "src/tidelog/client/groups/reader_commits.py::Commits._ask",
+        "        if len(self._queued) >= MOST_WAITING:\n",
+        "        if False:\n",
+        COMMITS,
+    ),
+    Mutant(
+        "a commit of all positions goes back before a reset",
+        "src/tidelog/client/groups/reader_commits.py::Commits.returned",
+        "lambda: self._counting(positions)",
+        "lambda: positions",
+        CONSUMER,
+    ),
+    Mutant(
+        "a commit of some partitions postpones the automatic ones of all",
+        "src/tidelog/client/groups/reader_commits.py::Commits.exactly",
+        "        return self._ask(lambda: positions)\n",
+        "        self.note()\n        return self._ask(lambda: positions)\n",
+        COMMITS,
+    ),
+    Mutant(
+        "a commit that the end calls off cancels its caller",
+        "src/tidelog/client/groups/reader_commits.py::Commits._alone",
+        "            if own.cancelled():\n",
+        "            if False:\n",
+        COMMITS,
+    ),
+    Mutant(
+        "the commit of a reset overtakes those of the application",
+        "src/tidelog/client/groups/reader_commits.py::Commits.up_to",
+        "        return self._alone(partial(self._moved, positions))\n",
+        "        return self._moved(positions, self._terms())\n",
+        RESETS,
+    ),
+    Mutant(
+        "the end does not wait for commits of the last callback",
+        "src/tidelog/client/groups/group_reader.py::GroupReader.close",
+        "            if until is not None:\n",
+        "            if False:\n",
+        ENTERED,
+    ),
+    Mutant(
+        "the end does not wait for commits that were asked for",
+        "src/tidelog/client/groups/group_reader.py::GroupReader.give_up",
+        "        await self.commits.settle(until)\n",
+        "",
+        ENTERED,
+    ),
+    Mutant(
+        "a member that ends while it joins says nothing of its partitions",
+        "src/tidelog/client/groups/group_reader.py::GroupReader.give_up",
+        "            await call_off([self._joining])\n",
+        "            return\n",
+        ENTERED,
+    ),
+    Mutant(
+        "a member that ends while it joins gives its partitions up twice",
+        "src/tidelog/client/groups/group_reader.py::GroupReader.give_up",
+        "        has_called = self._has_given_up and not self.member.is_cooperative\n",
+        "        has_called = False\n",
+        ENTERED,
+    ),
+    Mutant(
+        "the end does not wait for the callbacks of commits",
+        "src/tidelog/aio/commits_aside.py::CommitsAside.all_called_back",
+        "            await asyncio.wait(self._tasks)\n",
+        "            pass\n",
+        CONSUMER,
+    ),
+    Mutant(
+        "a commit that fails without a callback leaves no trace",
+        "src/tidelog/blocking/consumer.py::Consumer.commit_async",
+        "            elif error is not None:\n",
+        "            elif False:\n",
+        ASIDE,
+    ),
+)
