@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.isolation import COMMITTED, Transactions
 from tests.support.lone_broker import LoneBroker, Peer
 from tests.support.network_server import until
 from tests.support.produce_fetch import fetch
@@ -104,6 +105,36 @@ def test_the_loop_waits_for_no_disk_when_old_records_are_read(tmp_path: Path, mo
     asyncio.run(work())
 
 
+def test_the_loop_waits_for_no_disk_when_aborted_transactions_are_looked_up(tmp_path: Path) -> None:
+    async def work() -> None:
+        disk = ColdDisk()
+        lone = LoneBroker(tmp_path, seams=Seams(disk=disk))
+        await lone.start()
+        hosted = lone.lead("t", configs={"segment.bytes": "300000"})
+        transactions = Transactions(hosted, 3_000)
+        for _ in range(300):
+            transactions.data(20)
+            transactions.abort(20)
+            hosted.log.sync()
+        assert len(hosted.log.segments) > 2
+        peer = await Peer.connect(lone.port)
+        try:
+            for start in (0, 250):
+                disk.lose_page_cache()
+                request = fetch(start, max_bytes=20_000)
+                request.isolation_level = COMMITTED
+                answer = await peer.ask(request, 12)
+                (part,) = answer.responses[0].partitions
+                assert part.error_code == 0 and len(part.records)
+                assert part.aborted_transactions[0].first_offset == start
+                assert any(path.endswith(".txnindex") for _, path, _ in disk.waits), "it was cold"
+                assert threading.get_ident() not in {wait[0] for wait in disk.waits}
+        finally:
+            await lone.stop()
+
+    asyncio.run(work())
+
+
 async def lone_with_cold(tmp_path: Path, disk: ColdDisk, partitions: int) -> LoneBroker:
     """A broker of many partitions, in each of which something is cold."""
     lone = LoneBroker(tmp_path, seams=Seams(disk=disk))
@@ -126,9 +157,9 @@ def test_many_partitions_are_read_in_steps_after_the_disk(
     read_at_once: list[int] = []
     read = fetch_handler._FetchResponse.read_some
 
-    def noted(answer: Any, part: Any, found: Any) -> None:
+    def noted(answer: Any, part: Any, found: Any) -> int:
         read_at_once.append(len(part))
-        read(answer, part, found)
+        return read(answer, part, found)
 
     monkeypatch.setattr(fetch_handler._FetchResponse, "read_some", noted)
 

@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         "sendfile passes the fence of a newer resize epoch",
-        "src/tidelog/broker/fetching/partition_reads.py::records_at",
+        "src/tidelog/broker/fetching/record_reads.py::records_at",
         "find_region(log, offset, most, min(limit, log.high_watermark), remembered)",
         "find_region(log, offset, most, log.high_watermark, remembered)",
         OF_FETCH,

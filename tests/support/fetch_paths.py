@@ -196,7 +196,7 @@ class Hosts:
             "sessions": [
                 (
                     (each.id, each.epoch, each.used_ms, each.held),
-                    [(key, x.sent_watermark, x.sent_start) for key, x in each.wanted.items()],
+                    [(key, x.sent_ends, x.sent_start) for key, x in each.wanted.items()],
                 )
                 for each in self.kept_sessions()
             ],

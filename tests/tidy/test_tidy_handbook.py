@@ -16,7 +16,7 @@ import click
 import pytest
 
 from tests.support.repository import ROOT, text_of, tracked
-from tidelog.broker.fetching import client_sessions
+from tidelog.broker.fetching import aborted_reads, client_sessions
 from tidelog.broker.handlers import metadata
 from tidelog.broker.partitions import inspected_appends
 from tidelog.cli import main, server_arguments
@@ -198,6 +198,7 @@ def test_the_numbers_of_the_limits_are_those_of_the_code() -> None:
         f"{defaults.first_request_s:.0f} s |",
         f"`request.timeout.ms` ({defaults.frame_s:.0f} s)",
         f"neither sends nor reads | is closed after {defaults.max_stall_s:.0f} s |",
+        f"at `read_committed` | {aborted_reads.MOST_OF_REQUEST:,}; a read of more",
         f"| fetch sessions | at most {client_sessions.MAX_BYTES // MIB} MiB",
         f"up to {FIRST_BYTES >> 10} KiB of requests and {FIRST_BYTES >> 10} KiB of responses",
         f"({SMALL_BYTES >> 10} KiB before its first whole request)",

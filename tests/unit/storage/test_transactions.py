@@ -102,7 +102,7 @@ def test_a_transaction_that_stays_open_costs_neither_time_nor_memory_of_others()
             transactions.end(first, first + 1, NOW_MS)
             assert transactions.first_unstable(first + 2) == 0
         assert transactions.ended == []
-        assert len(transactions._unstable) == 1
+        assert len(transactions.unstable) == 1
         return time.process_time() - began
 
     spent(1000)

@@ -86,8 +86,8 @@ class Wanted:
         "max_bytes",
         "named",
         "resting",
+        "sent_ends",
         "sent_start",
-        "sent_watermark",
         "topic",
         "topic_id",
     )
@@ -106,7 +106,7 @@ class Wanted:
         self.by_id = self.key.__class__ is bytes
         self.topic = topic
         self.index = asked.partition
-        self.sent_watermark = -2
+        self.sent_ends = -2, -2
         self.sent_start = -2
         self.topic_id = topic_id
         self.update(topic_id, asked, named)
@@ -147,13 +147,13 @@ class Wanted:
             self.topic_id = own
         return True
 
-    def is_dirty(self, high_watermark: int, log_start: int) -> bool:
+    def is_dirty(self, high_watermark: int, last_stable: int, log_start: int) -> bool:
         """Whether one of these differs from what was last sent."""
-        return high_watermark != self.sent_watermark or log_start != self.sent_start
+        return (high_watermark, last_stable) != self.sent_ends or log_start != self.sent_start
 
-    def sent(self, high_watermark: int, log_start: int) -> None:
+    def sent(self, high_watermark: int, last_stable: int, log_start: int) -> None:
         """Note the offsets of a response; -2: they must be sent again."""
-        self.sent_watermark = high_watermark
+        self.sent_ends = high_watermark, last_stable
         self.sent_start = log_start
 
 
@@ -169,7 +169,7 @@ def due(wanted: Iterable[Wanted], resting: list[HostedPartition]) -> list[Wanted
             partition, state, metadata = one.resting
             log = partition.log
             if (
-                log.high_watermark == one.fetch_offset == one.sent_watermark
+                log.high_watermark == one.fetch_offset == one.sent_ends[0]
                 and log.start_offset == one.sent_start
                 and partition.is_leader
                 and partition.state is state

@@ -3,10 +3,10 @@
 Owns the plain Fetch request with something to read, as busy Java and librdkafka consumers send it:
 version 12-17 (from 13 on with topic ids), ``min_bytes`` up to 1, no rack, no tags or the three of
 counts, at most 100 partitions, without a session or as the next request of one that forgets no
-partition. Not its rules: it reads with the functions of ``partition_reads`` and
+partition. Not its rules: it reads with the functions of ``record_reads`` and
 ``client_sessions``, as ``handlers.fetch`` does, which handles all other requests, waits, warms up
-and makes all error responses: for these the fast path returns None and changes nothing but the
-fetch offsets of a session, which the same request sets again.
+and makes all error responses, and those with aborted transactions: for these the fast path returns
+None and changes nothing but the fetch offsets of a session, which the same request sets again.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
+from tidelog.broker.fetching.aborted_reads import nothing_aborted
 from tidelog.broker.fetching.client_sessions import ClientFetchSession, FetchSessions, Wanted
-from tidelog.broker.fetching.partition_reads import READ_COMMITTED, Reader, records_at
+from tidelog.broker.fetching.partition_reads import Reader
+from tidelog.broker.fetching.record_reads import records_at
 from tidelog.broker.fetching.session_rules import FINAL_EPOCH, NO_SESSION, next_epoch
 from tidelog.broker.fetching.topic_ids import BY_ID_SINCE, REPLICA_STATE_SINCE
 from tidelog.broker.partitions.produce_tags import COUNT_TAG, EPOCH_TAG, PARTITION_TAG
-from tidelog.broker.partitions.read_limit import limit_of_consumer
+from tidelog.broker.partitions.read_limit import READ_COMMITTED, limit_of_consumer
 from tidelog.broker.partitions.resize_checks import named_by, why_not_read
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID, Buffer, put_records, records_size, uvarint
 from tidelog.records.batch import Rejected
 from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.storage.log.cold import ColdRead
+from tidelog.storage.log.stable import last_stable_offset
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.topic_names import TopicNames
@@ -101,8 +104,9 @@ class _Plain(NamedTuple):
     asked: list[_Asked]
 
 
-_Part = tuple[Wanted, int, int, Any, int]
-"""What is wanted, the high watermark, the log start offset, the records and their size."""
+_Part = tuple[Wanted, int, int, int, Any, int]
+"""What is wanted, the high watermark, the last stable offset, the log start offset, the records and
+their size."""
 
 
 def answer(
@@ -140,9 +144,10 @@ def answer(
         wanted = _wanted(plain.asked, broker.metadata.names)
     else:
         return None
-    if not _has_more(by_topic, wanted.values()):
+    committed = plain.isolation_level == READ_COMMITTED
+    if not _has_more(by_topic, wanted.values(), committed):
         return None
-    parts = _parts(broker, wanted.values(), plain.max_bytes, client)
+    parts = _parts(broker, wanted.values(), plain.max_bytes, client, committed)
     if parts is None:
         return None
     session_id = NO_SESSION
@@ -151,7 +156,6 @@ def answer(
         sessions.use(session, now_ms)
         session.epoch = next_epoch(epoch)
         parts = _noted(session, parts)
-    committed = plain.isolation_level == READ_COMMITTED
     return _frame(correlation_id, session_id, parts, committed, by_id)
 
 
@@ -227,7 +231,9 @@ def _read(frame: memoryview, position: int, moved: int, by_id: bool) -> _Plain |
 
 
 def _has_more(
-    by_topic: Mapping[str, Mapping[int, HostedPartition]], wanted: Iterable[Wanted]
+    by_topic: Mapping[str, Mapping[int, HostedPartition]],
+    wanted: Iterable[Wanted],
+    committed: bool,
 ) -> bool:
     """Whether one of these positions is no end: otherwise the request waits."""
     for one in wanted:
@@ -235,6 +241,8 @@ def _has_more(
         partition = None if hosted is None else hosted.get(one.index)
         offset, named = one.fetch_offset, one.named
         if partition is None or offset == (mark := partition.log.high_watermark):
+            continue
+        if committed and last_stable_offset(partition.log) <= offset <= mark:
             continue
         if named is NOT_NAMED or not limit_of_consumer(partition, named) <= offset <= mark:
             return True
@@ -255,10 +263,10 @@ def _update(session: ClientFetchSession, asked: list[_Asked]) -> bool:
 
 
 def _parts(
-    broker: Reads, wanted: Iterable[Wanted], max_bytes: int, client: Peer
+    broker: Reads, wanted: Iterable[Wanted], max_bytes: int, client: Peer, committed: bool
 ) -> list[_Part] | None:
     """Read and count the partitions; None, without any effect, where one has an error or is cold,
-    or none has records."""
+    or may have aborted records, or none has records."""
     by_topic, from_file = broker.partitions.by_topic, client.can_send_files()
     room, shown = broker.reader.room(max_bytes, client), broker.reader.shown
     size = 0
@@ -273,11 +281,13 @@ def _parts(
             return None
         log, offset, named = partition.log, one.fetch_offset, one.named
         limit = mark = log.high_watermark
-        start = log.start_offset
+        start, stable = log.start_offset, last_stable_offset(log)
         if named is not NOT_NAMED:
             if why_not_read(partition, named, shown):
                 return None
             limit = limit_of_consumer(partition, named)
+        if committed and stable < limit:
+            limit = stable
         # A position beyond the fence that is its limit is at the limit, too: ``is_at_limit``.
         records: Any = b""
         length = 0
@@ -298,9 +308,11 @@ def _parts(
             if isinstance(records, Rejected):
                 return None
             length = records_size(records)
+            if committed and length and not nothing_aborted(log, offset, records):
+                return None
             size += length
             reads.append((partition, length))
-        parts.append((one, mark, start, records, length))
+        parts.append((one, mark, stable, start, records, length))
     if not size:
         return None
     for partition, length in reads:
@@ -313,10 +325,10 @@ def _noted(session: ClientFetchSession, parts: list[_Part]) -> list[_Part]:
     """Return the changed parts, and note them in the session."""
     changed = []
     for part in parts:
-        wanted, mark, start, _, size = part
-        if size or wanted.is_dirty(mark, start):
+        wanted, mark, stable, start, _, size = part
+        if size or wanted.is_dirty(mark, stable, start):
             changed.append(part)
-            wanted.sent(mark, start)
+            wanted.sent(mark, stable, start)
             if size:
                 session.move_last(wanted)
     return changed
@@ -338,9 +350,9 @@ def _frame(
             out.append(len(name) + 1)
         out += name
         out.append(len(of_topic) + 1)
-        for wanted, mark, start, records, size in of_topic:
+        for wanted, mark, stable, start, records, size in of_topic:
             # Committed: an empty list of aborted transactions; otherwise none.
-            out += _pack_part(wanted.index, mark, mark, start, committed, -1)
+            out += _pack_part(wanted.index, mark, stable, start, committed, -1)
             out += uvarint(size + 1)
             if size:
                 out = put_records(chunks, out, records)

@@ -144,7 +144,7 @@ class FollowerSession:
         else:
             if asked.current_leader_epoch != entry.leader_epoch:
                 # The follower has dropped a response of the former leader epoch.
-                entry.sent_watermark = entry.sent_start = -2
+                entry.sent(-2, -2, -2)
             entry.update(topic.follower_topic_id, asked, named)
             entry.is_void = False
         self.dirty.pop(entry, None)
@@ -180,7 +180,7 @@ class FollowerSession:
             # The last response may be lost: all its partitions are dirty again.
             for part in pace.parts(self._still_here(self.sent)):
                 for entry in part:
-                    entry.sent_watermark = entry.sent_start = -2
+                    entry.sent(-2, -2, -2)
                     self.dirty[entry] = None
                 yield None
             self.connection = connection

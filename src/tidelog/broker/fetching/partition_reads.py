@@ -8,6 +8,7 @@ partitions a request reads, nor in which order: see ``handlers.fetch`` and ``fol
 |---|---|---|
 | a consumer | the leader | its high watermark |
 | a consumer with a count (KIP-253) | the same | the first fence of a newer resize epoch, too |
+| a consumer of committed records (KIP-98) | the same | the last stable offset, too |
 | a consumer with a rack | a follower | the follower's high watermark; beyond it the fetch waits |
 | a follower that is a replica | the leader | the log end |
 | Kafka's debugging consumer (-2), which compares replicas | any replica | its high watermark |
@@ -25,19 +26,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.partitions.read_limit import is_at_limit, limit_of_consumer
+from tidelog.broker.fetching.aborted_reads import (
+    MOST_OF_REQUEST,
+    NOTHING_ABORTED,
+    AbortedOfRead,
+    aborted_of_read,
+    answered,
+    may_have_aborted,
+)
+from tidelog.broker.fetching.record_reads import records_at
+from tidelog.broker.partitions.read_limit import READ_COMMITTED, is_at_limit, limit_of_consumer
 from tidelog.broker.partitions.resize_checks import why_not_read
 from tidelog.model.errors import ErrorCode
 from tidelog.model.work import Work
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID, records_size
 from tidelog.records.batch import Rejected, walk
+from tidelog.records.record import CorruptRecords
 from tidelog.replication.closest import Candidate, closest
 from tidelog.replication.resize_rules import NOT_NAMED
 from tidelog.runtime import pace
-from tidelog.storage.log.cold import ColdRead, cold_read, run_all
-from tidelog.storage.log.reading import read_before
-from tidelog.storage.log.region import FileRegion, find_region
+from tidelog.storage.log.cold import ColdRead, cold_aborted, run_all
+from tidelog.storage.log.region import FileRegion
+from tidelog.storage.log.service import unreadable
+from tidelog.storage.log.stable import last_stable_offset
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -47,19 +59,12 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.throttles import Throttles
     from tidelog.network.router import Peer, RequestContext
-    from tidelog.storage.log.partition_log import PartitionLog
 
-READ_COMMITTED = 1
 DEBUGGING_CONSUMER = -2
 
-SMALL_READ_BYTES = 4096
-"""A read of less that ends at the end of a segment continues in the next segments."""
-
-MOST_WARM_UPS = 3
-"""Maximum per request: the index, the batches after its entry, the bytes to send."""
-
-MAX_SLICES = 64
-"""Maximum number of segments in one read."""
+MOST_WARM_UPS = 5
+"""Maximum per request: the index, the batches after its entry, the bytes to send; the aborted
+transactions and their check."""
 
 _Response = messages.FetchResponse
 _Topic = messages.FetchResponse.FetchableTopicResponse
@@ -97,13 +102,16 @@ class Reading:
     """The reads for one request: at once, and again after a wait or a warm-up."""
 
     __slots__ = (
+        "aborted",
         "cold",
         "context",
         "fenced",
         "follower",
         "full",
         "is_last",
+        "looked_up",
         "node_id",
+        "only_committed",
         "rack",
         "reader",
         "request",
@@ -122,6 +130,7 @@ class Reading:
         self.context = context
         self.node_id = request.replica_id
         self.follower = request.replica_id >= 0
+        self.only_committed = request.isolation_level == READ_COMMITTED and not self.follower
         self.rack = "" if self.follower else request.rack_id
         self.size = 0
         self.room = 0
@@ -141,6 +150,10 @@ class Reading:
         """Cold reads for a thread; their partitions have no records in the response yet."""
         self.warmed = 0
         """Number of warm-ups so far."""
+        self.aborted = 0
+        """Number of aborted transactions in the response."""
+        self.looked_up = False
+        """Whether the last read looked for some: then the loop's other work should have a turn."""
 
     def again(self) -> None:
         """The wait is over: respond with the records of the next read."""
@@ -166,7 +179,7 @@ class Reading:
 
     def begin(self) -> None:
         """Begin a read: determine how many bytes the response may have."""
-        self.size, self.full = 0, False
+        self.size, self.aborted, self.full = 0, 0, False
         self.fenced.clear()
         self.room = self.reader.room(self.request.max_bytes, self.context.connection)
 
@@ -178,10 +191,9 @@ class Reading:
         log = partition.log
         offset = wanted.fetch_offset
         mark = log.high_watermark
-        part = _Partition(wanted.index, 0, mark, mark, log.start_offset)
-        part.aborted_transactions = (
-            [] if self.request.isolation_level == READ_COMMITTED and not self.follower else None
-        )
+        stable = mark if self.follower else last_stable_offset(log)
+        part = _Partition(wanted.index, 0, mark, stable, log.start_offset)
+        part.aborted_transactions = [] if self.only_committed else None
         if wanted.last_fetched_epoch >= 0 and self._diverges(wanted, partition, part):
             return part
         if self.rack:
@@ -192,14 +204,15 @@ class Reading:
                 # The leader's high watermark may be higher: its next response brings it.
                 return self._not_yet(wanted, partition)
         room = self.room - self.size
-        end = log.end_offset if self.follower else limit_of_consumer(partition, wanted.named)
+        fence = log.end_offset if self.follower else limit_of_consumer(partition, wanted.named)
+        end = stable if self.only_committed and stable < fence else fence
         if self.waited and not self.follower and 0 <= wanted.leader_epoch < partition.leader_epoch:
             of_its_epoch = log.end_offset_for_epoch(wanted.leader_epoch)[1]
             if of_its_epoch <= offset < end:
                 return self._refused(wanted, partition, ErrorCode.FENCED_LEADER_EPOCH)
             end = min(end, of_its_epoch)
         if is_at_limit(offset, end, mark):
-            if end < mark and not self.follower:
+            if fence < mark and not self.follower and is_at_limit(offset, fence, mark):
                 self.fenced[partition] = wanted.named.resize_epoch
             return part
         if self.follower and self.reader.throttles.free_in_ms(partition, self.node_id):
@@ -222,7 +235,38 @@ class Reading:
     def _records(
         self, wanted: Wanted, partition: HostedPartition, part: Any, room: int, limit: int
     ) -> Any:
-        records = records_at(
+        log, offset = partition.log, wanted.fetch_offset
+        looks_up = self.only_committed and may_have_aborted(log, offset)
+        if looks_up and self.aborted >= MOST_OF_REQUEST:
+            self.full = True
+            return part
+        records = self._records_at(wanted, partition, room, limit)
+        aborted = NOTHING_ABORTED
+        if looks_up and not isinstance(records, (ColdRead, Rejected)) and len(records):
+            records, aborted = self._committed(wanted, partition, room, records)
+        if isinstance(records, ColdRead):
+            self.cold.append(records)
+            return part
+        if isinstance(records, Rejected):
+            refused = self._refused(wanted, partition, records.error)
+            if records.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+                refused.high_watermark = part.high_watermark
+                refused.last_stable_offset = part.last_stable_offset
+                refused.log_start_offset = log.start_offset
+            return refused
+        if aborted.transactions:
+            part.aborted_transactions = answered(aborted.transactions)
+            self.aborted += len(aborted.transactions)
+        size = records_size(records)
+        self.size += size
+        partition.bytes_out += size
+        part.records = records
+        return part
+
+    def _records_at(
+        self, wanted: Wanted, partition: HostedPartition, room: int, limit: int
+    ) -> memoryview | list[Any] | ColdRead | Rejected:
+        return records_at(
             partition,
             wanted.fetch_offset,
             min(room, wanted.max_bytes),
@@ -231,21 +275,27 @@ class Reading:
             from_file=self.context.connection.can_send_files(),
             may_be_cold=self.warmed < MOST_WARM_UPS,
         )
-        if isinstance(records, ColdRead):
-            self.cold.append(records)
-            return part
-        if isinstance(records, Rejected):
-            refused = self._refused(wanted, partition, records.error)
-            if records.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-                log = partition.log
-                refused.high_watermark = refused.last_stable_offset = log.high_watermark
-                refused.log_start_offset = log.start_offset
-            return refused
-        size = records_size(records)
-        self.size += size
-        partition.bytes_out += size
-        part.records = records
-        return part
+
+    def _committed(
+        self, wanted: Wanted, partition: HostedPartition, room: int, records: Any
+    ) -> tuple[memoryview | list[Any] | ColdRead | Rejected, AbortedOfRead]:
+        """Return records that were read, with their aborted transactions; fewer records where
+        these are too many for the response."""
+        log, offset = partition.log, wanted.fetch_offset
+        cold = cold_aborted(log, offset) if self.warmed < MOST_WARM_UPS else None
+        if cold is not None:
+            return cold, NOTHING_ABORTED
+        self.looked_up = True
+        try:
+            aborted = aborted_of_read(log, offset, records, MOST_OF_REQUEST - self.aborted)
+        except (OSError, CorruptRecords) as error:
+            refused = unreadable(log, error)
+            partition.check_disk()
+            return refused, NOTHING_ABORTED
+        if aborted.end is not None:
+            self.full = True
+            records = self._records_at(wanted, partition, room, aborted.end)
+        return records, aborted
 
     def _refused(self, wanted: Wanted, partition: HostedPartition, error: ErrorCode) -> Any:
         self.urgent = True
@@ -313,8 +363,8 @@ class Reading:
         it requests the leader."""
         log = partition.log
         error = ErrorCode.OFFSET_NOT_AVAILABLE if self.is_last else ErrorCode.NONE
-        mark = log.high_watermark
-        return _Partition(wanted.index, int(error), mark, mark, log.start_offset)
+        mark, stable = log.high_watermark, last_stable_offset(log)
+        return _Partition(wanted.index, int(error), mark, stable, log.start_offset)
 
 
 def _more_follows(records: Any, offset: int, end: int) -> bool:
@@ -376,7 +426,7 @@ def has_changed(wanted: Wanted, part: Any) -> bool:
     return bool(
         part.error_code
         or len(part.records)
-        or wanted.is_dirty(part.high_watermark, part.log_start_offset)
+        or wanted.is_dirty(part.high_watermark, part.last_stable_offset, part.log_start_offset)
         or part.diverging_epoch is not None
         or part.preferred_read_replica >= 0
     )
@@ -413,67 +463,6 @@ def put_into(topics: dict[str | bytes, Any], wanted: Wanted, part: Any) -> None:
     topic.partitions.append(part)
     if part.error_code or part.diverging_epoch is not None:
         # The receiver ignores both offsets of such a part: they must be sent again.
-        wanted.sent(-2, -2)
+        wanted.sent(-2, -2, -2)
     else:
-        wanted.sent(part.high_watermark, part.log_start_offset)
-
-
-def records_at(
-    partition: HostedPartition,
-    offset: int,
-    most: int,
-    *,
-    limit: int,
-    at_least_one: bool,
-    from_file: bool,
-    may_be_cold: bool,
-) -> memoryview | list[Any] | ColdRead | Rejected:
-    """Return whole batches from ``offset`` on, at most ``most`` bytes up to ``limit``: in memory,
-    or, ``from_file`` and if they are many, as a part of the file. Counts nothing.
-
-    ``at_least_one``: a larger first batch is returned whole. With ``may_be_cold`` a ``ColdRead`` of
-    what a thread must read first.
-    """
-    log = partition.log
-    before = read_before(log, offset, most, limit, at_least_one=at_least_one)
-    if before is not None:
-        return before
-    remembered = log.segments.remembered(offset)
-    if may_be_cold:
-        cold = cold_read(log, offset, most, remembered)
-        if cold is not None:
-            return cold
-    if from_file:
-        region = find_region(log, offset, most, min(limit, log.high_watermark), remembered)
-        if region is not None:
-            return [region]
-    records = log.read(offset, most, limit, at_least_one=at_least_one)
-    if isinstance(records, Rejected):
-        if records.error is ErrorCode.KAFKA_STORAGE_ERROR:
-            partition.check_disk()
-        return records
-    # An empty read (no room for the first batch) has no end to continue from.
-    if 0 < len(records) < SMALL_READ_BYTES and offset < log.segments.active.base_offset:
-        return _read_on(log, records, most, limit)
-    return records
-
-
-def _read_on(log: PartitionLog, first: memoryview, room: int, limit: int) -> list[memoryview]:
-    """Return the records read and those that follow in later segments, at most ``room`` bytes.
-
-    For small reads: where compaction left almost nothing of a segment (perhaps one batch without
-    records), a client that receives only that takes it for the end of the log.
-    """
-    parts = [first]
-    while len(parts) < MAX_SLICES and len(parts[-1]) < SMALL_READ_BYTES:
-        room -= len(parts[-1])
-        next_offset = -1
-        for _, header in walk(parts[-1]):
-            next_offset = header.next_offset
-        if next_offset < 0 or room <= 0:
-            break
-        more = log.read(next_offset, room, limit, at_least_one=False)
-        if isinstance(more, Rejected) or not more:
-            break
-        parts.append(more)
-    return parts
+        wanted.sent(part.high_watermark, part.last_stable_offset, part.log_start_offset)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.partitions.read_limit import read_limit
+from tidelog.broker.partitions.waiters import bytes_below_stable
+from tidelog.storage.log.stable import last_stable_offset
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
@@ -27,17 +29,26 @@ class ReadPosition(NamedTuple):
     """Of the log: each truncation changes it, also where the log has its former end again."""
     start_offset: int
     end: int
-    """The read limit: the high watermark for consumers, the log end for followers."""
+    """The read limit: the high watermark for consumers, or the last stable offset; the log end for
+    followers."""
     notified_bytes: int
     """Bytes appended so far of which waiters have been notified."""
 
 
-def read_position(partition: HostedPartition, *, committed: bool) -> ReadPosition:
-    """Return the present state, for a consumer if ``committed``, otherwise for a follower. O(1)."""
+def read_position(
+    partition: HostedPartition, *, committed: bool, stable: bool = False
+) -> ReadPosition:
+    """Return the present state, for a consumer if ``committed``, otherwise for a follower. O(1).
+
+    ``stable``: for a consumer of committed transactions; two look-ups where one is open.
+    """
     log = partition.log
     end, notified = read_limit(log, committed), partition.bytes_in
     if committed:
         notified -= partition.waiting.uncommitted_bytes
+    if stable and (offset := last_stable_offset(log)) < end:
+        notified -= bytes_below_stable(log, offset, end)
+        end = offset
     offline = partition.offline_reason is not None
     return ReadPosition(partition.state, offline, log.generation, log.start_offset, end, notified)
 

@@ -17,6 +17,9 @@
 - v12+, with the tags of counts (KIP-253): the table of ``replication.resize_rules``, for each
   partition of a session, too. A read that stands at a fence of a newer resize epoch waits as at the
   log's end, and is answered when this broker's metadata show that epoch.
+- Isolation level read_committed (KIP-98): records up to the last stable offset, with the aborted
+  transactions among them; a read of too many of these ends earlier. Only bytes below the last
+  stable offset count for ``min_bytes``. See ``fetching.aborted_reads``.
 - Large reads are sent from the file without a copy in memory (``storage.log.region``).
 - Plain requests with something to read have a fast path: ``fetching.fetch_fast_path``.
 - Batches may begin before the requested offset: clients skip the records that they did not request.
@@ -32,6 +35,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetching import fetch_fast_path
+from tidelog.broker.fetching.aborted_reads import ENTRY_MEMORY
 from tidelog.broker.fetching.client_sessions import FetchPlan, Wanted, due
 from tidelog.broker.fetching.delayed_requests import DelayedFetch
 from tidelog.broker.fetching.partition_reads import (
@@ -137,37 +141,48 @@ class _FetchResponse:
         """Read all partitions once; unchanged ones of a session are left out."""
         found: list[tuple[Wanted, Any]] = []
         self._hosted, self._positions = [], []
-        committed = not self.reading.follower
-        self.reading.begin()
-        wanted, before = self._plan.wanted, 0
-        if committed and not (
-            self._plan.full or self.reading.rack or len(wanted) > SESSION_AT_ONCE
+        reading = self.reading
+        reading.begin()
+        wanted = self._plan.wanted
+        if not (
+            reading.follower or self._plan.full or reading.rack or len(wanted) > SESSION_AT_ONCE
         ):
             awake = due(wanted, self._hosted)
             if len(awake) <= pace.PART:
-                self.read_some(awake, found)
-                return found
-            self._hosted.clear()
-        if len(wanted) <= pace.PART:
-            self.read_some(wanted, found)
-            return found
-        for number, part in enumerate(pace.parts(wanted)):
-            if number:
-                yield ANSWER_BYTES * len(part) + self.reading.size - before
-                before = self.reading.size
-            at = len(self._hosted)
-            self.read_some(part, found)
+                wanted = awake
+            else:
+                self._hosted.clear()
+        many = len(wanted) > pace.PART
+        done = self.read_some(wanted[: pace.PART] if many else wanted, found)
+        if done == len(wanted):
+            return found  # nearly always
+        before = noted = 0
+        while done < len(wanted):
             if not self.is_due():
                 # Before the yield: an append from now on is noticed by ``later``.
-                self._positions += [
-                    read_position(each, committed=committed) for each in self._hosted[at:]
-                ]
+                self._positions += [self._position(each) for each in self._hosted[noted:]]
+                noted = len(self._hosted)
+            part = wanted[done : done + pace.PART]
+            held = reading.size + reading.aborted * ENTRY_MEMORY
+            yield ANSWER_BYTES * len(part) + held - before
+            before = held
+            done += self.read_some(part, found)
+        if not self.is_due():
+            self._positions += [self._position(each) for each in self._hosted[noted:]]
         return found
 
-    def read_some(self, part: Sequence[Wanted], found: list[tuple[Wanted, Any]]) -> None:
-        """Read some partitions once, and add what is to be in the response."""
+    def _position(self, partition: HostedPartition) -> ReadPosition:
+        reading = self.reading
+        return read_position(
+            partition, committed=not reading.follower, stable=reading.only_committed
+        )
+
+    def read_some(self, part: Sequence[Wanted], found: list[tuple[Wanted, Any]]) -> int:
+        """Read some partitions once, and add what is to be in the response; return how many: all of
+        them, or as many as should be read in one turn."""
         broker, reading, full = self._broker, self.reading, self._plan.full
         by_topic = broker.partitions.by_topic
+        reading.looked_up = False
         for wanted in part:
             partition: HostedPartition | ErrorCode | None
             if wanted.by_id:
@@ -187,6 +202,9 @@ class _FetchResponse:
                 found.append((wanted, answer))
             else:
                 wanted.rest(partition)
+            if reading.looked_up:
+                return part.index(wanted) + 1
+        return len(part)
 
     def is_due(self) -> bool:
         """Whether to respond now, without a wait for more records."""
@@ -198,6 +216,7 @@ class _FetchResponse:
     def later(self) -> Work[Any]:
         """Wait for the partitions; return a future of the response, or of steps to build it."""
         request, follower = self._request, self.reading.follower
+        only_committed = self.reading.only_committed
         missing = request.min_bytes - self.reading.size
         departures = self._broker.departures
         delayed = DelayedFetch(missing, request.max_wait_ms, self._finish, departures)
@@ -217,12 +236,12 @@ class _FetchResponse:
                     break
                 places: list[Any] = (
                     [each.waiting.followers if follower else each.waiting.readers for each in part]
-                    if not fenced
+                    if not (fenced or only_committed)
                     else [place for each in part for place in self._places(each, fenced)]
                 )
                 delayed.join(places)
                 for each, before in zip(part, at_read, strict=False):
-                    arrived = arrived_since(before, read_position(each, committed=not follower))
+                    arrived = arrived_since(before, self._position(each))
                     if arrived is not None and not (arrived and each in fenced):
                         delayed.more(arrived)
             for each, epoch in fenced.items():
@@ -237,11 +256,15 @@ class _FetchResponse:
     def _places(
         self, partition: HostedPartition, fenced: Mapping[HostedPartition, int]
     ) -> tuple[Any, ...]:
-        """Return where a consumer waits for a partition: at a fence, its appends do not matter."""
+        """Return where a consumer waits for a partition: at a fence, its appends do not matter;
+        above the last stable offset, its commits do not (KIP-98)."""
         if partition in fenced:
             shown = self._broker.reader.shown
             return partition.waiting.fenced, shown.waiters(partition.topic)
-        return (partition.waiting.readers,)
+        waiting = partition.waiting
+        if self.reading.only_committed:
+            return (waiting.stable.of(partition.log),)
+        return (waiting.readers,)
 
     def _finish(self) -> Work[Any]:
         """Read again after the wait and respond with the records that there are."""

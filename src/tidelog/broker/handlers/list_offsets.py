@@ -1,6 +1,8 @@
 """ListOffsets v1-11: offsets by timestamp, and the special timestamps.
 
 - -1: the end that the client may read (the high watermark; for a follower the log end offset).
+- v2+: with isolation level read_committed the last stable offset takes the place of the watermark,
+  for -1, -3 and by timestamp (KIP-98).
 - v6+, with the tags of counts (KIP-253): the table of ``replication.resize_rules``; for a consumer
   of an older resize epoch the first newer fence is the end.
 - -2: the log start offset.
@@ -13,17 +15,17 @@
   runs in pieces between other requests, one partition after another. A request may decompress only
   so much (``storage.log.time_lookup``); beyond that the offset may be a little too low.
 - INVALID_REQUEST for the second entry of a partition, as in Kafka.
-- v2+: isolation (the last stable offset is the high watermark until there are transactions);
-  v4+: the leader epoch is checked and returned (KIP-320).
+- v4+: the leader epoch is checked and returned (KIP-320).
 - A new leader that does not yet know the high watermark returns OFFSET_NOT_AVAILABLE (v5+, in older
-  versions LEADER_NOT_AVAILABLE): the end never decreases (KIP-207).
+  versions LEADER_NOT_AVAILABLE): the end never decreases (KIP-207), at both isolation levels. Where
+  the watermark is that of the former leader, or above it, the last stable offset is, too.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidelog.broker.partitions.read_limit import limit_of_consumer
+from tidelog.broker.partitions.read_limit import limit_at
 from tidelog.broker.partitions.resize_checks import named_by, why_not_read
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -52,8 +54,20 @@ AT_START = (EARLIEST, EARLIEST_LOCAL, *TIERED)
 UNKNOWN_OFFSET = -1
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 
-_Searched = tuple["HostedPartition", Any, Named, Any]
-"""A partition, its part of the request, the numbers of the request, its part of the response."""
+
+class _Searched(NamedTuple):
+    partition: HostedPartition
+    asked: messages.ListOffsetsRequest.ListOffsetsPartition
+    named: Named
+    isolation_level: int
+    answer: Any
+    """Its part of the response."""
+
+    @property
+    def limit(self) -> int:
+        """The offset below which the client may read now."""
+        return limit_at(self.partition, self.named, self.isolation_level)
+
 
 _Response = messages.ListOffsetsResponse
 _Topic = messages.ListOffsetsResponse.ListOffsetsTopicResponse
@@ -93,11 +107,13 @@ def handle(broker: Broker, request: messages.ListOffsetsRequest, context: Reques
                 partition = why_not_read(partition, named, broker.reader.shown) or partition
             if isinstance(partition, ErrorCode):
                 answers.append(_Partition(index, partition))
-            elif asked.timestamp == LATEST or asked.timestamp in AT_START:
-                answers.append(_look_up(partition, index, asked.timestamp, follower, named))
+                continue
+            one = _Searched(partition, asked, named, request.isolation_level, _Partition(index))
+            if asked.timestamp == LATEST or asked.timestamp in AT_START:
+                answers.append(_look_up(one, follower))
             else:
-                answers.append(_Partition(index))
-                searched.append((partition, asked, named, answers[-1]))
+                answers.append(one.answer)
+                searched.append(one)
     response = _Response(topics=topics)
     if not searched:
         return response
@@ -129,12 +145,11 @@ def _partition(
     return partition
 
 
-def _look_up(
-    partition: HostedPartition, index: int, timestamp: int, follower: bool, named: Named
-) -> Any:
+def _look_up(one: _Searched, follower: bool) -> Any:
+    partition, index, timestamp = one.partition, one.asked.partition_index, one.asked.timestamp
     log = partition.log
     if timestamp == LATEST:
-        offset = log.end_offset if follower else limit_of_consumer(partition, named)
+        offset = log.end_offset if follower else one.limit
         return _Partition(index, 0, -1, offset, partition.leader_epoch)
     if timestamp in TIERED:
         return _Partition(index, 0, -1, UNKNOWN_OFFSET, -1)
@@ -142,32 +157,29 @@ def _look_up(
     return _Partition(index, 0, -1, log.start_offset, epoch)
 
 
-def _search(
-    partition: HostedPartition, timestamp: int, named: Named, allowance: Allowance
-) -> Work[TimeFound]:
-    log = partition.log
+def _search(one: _Searched, allowance: Allowance) -> Work[TimeFound]:
+    log, timestamp = one.partition.log, one.asked.timestamp
     if timestamp == GREATEST_TIMESTAMP:
-        return log.search_newest(limit_of_consumer(partition, named), allowance)
+        return log.search_newest(one.limit, allowance)
     return log.search_time(timestamp, allowance)
 
 
-def _search_one(broker: Broker, response: Any, searched: _Searched) -> Any:
+def _search_one(broker: Broker, response: Any, one: _Searched) -> Any:
     """Search one partition: its first piece now, which is nearly always the only one. A task for it
     would cost as much as the search."""
-    partition, asked, named, answer = searched
-    log, allowance = partition.log, Allowance()
-    pieces = _search(partition, asked.timestamp, named, allowance)
+    log = one.partition.log
+    pieces = _search(one, Allowance())
     try:
         said = next(pieces)
     except StopIteration as end:
-        _fill_in(answer, partition, asked, named, end.value)
+        _fill_in(one, end.value)
         return response
 
     async def rest() -> Any:
         offsets = await broker.background.go_on(pieces, said)
-        if log is not partition.log:  # it has moved to another directory meanwhile
-            return await _search_all(broker, response, [searched])
-        _fill_in(answer, partition, asked, named, offsets)
+        if log is not one.partition.log:  # it has moved to another directory meanwhile
+            return await _search_all(broker, response, [one])
+        _fill_in(one, offsets)
         return response
 
     return rest()
@@ -175,31 +187,25 @@ def _search_one(broker: Broker, response: Any, searched: _Searched) -> Any:
 
 async def _search_all(broker: Broker, response: Any, searched: list[_Searched]) -> Any:
     allowance, turn = Allowance(), pace.Turn(broker.clock)
-    for partition, asked, named, answer in searched:
+    for one in searched:
         log = None
-        while log is not partition.log:  # it may move to another directory meanwhile
-            log = partition.log
-            pieces = _search(partition, asked.timestamp, named, allowance)
-            offsets = await broker.background.run(pieces)
-        _fill_in(answer, partition, asked, named, offsets)
+        while log is not one.partition.log:  # it may move to another directory meanwhile
+            log = one.partition.log
+            offsets = await broker.background.run(_search(one, allowance))
+        _fill_in(one, offsets)
         await turn.pause()  # a search of one piece has not yielded
     return response
 
 
-def _fill_in(
-    answer: Any,
-    partition: HostedPartition,
-    asked: messages.ListOffsetsRequest.ListOffsetsPartition,
-    named: Named,
-    offset: TimeFound,
-) -> None:
-    error = partition.why_not_serving(asked.current_leader_epoch)
+def _fill_in(one: _Searched, offset: TimeFound) -> None:
+    partition, answer = one.partition, one.answer
+    error = partition.why_not_serving(one.asked.current_leader_epoch)
     if error is not ErrorCode.NONE:
         answer.error_code = int(error)  # it moved away meanwhile
     elif isinstance(offset, Rejected):
         partition.check_disk()
         answer.error_code = int(offset.error)
-    elif offset is None or offset.offset >= limit_of_consumer(partition, named):
+    elif offset is None or offset.offset >= one.limit:
         answer.offset = UNKNOWN_OFFSET
     else:
         answer.timestamp, answer.offset = offset.timestamp, offset.offset

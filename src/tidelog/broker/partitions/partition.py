@@ -253,8 +253,7 @@ class HostedPartition:
         if former is not None and not self.is_leader:
             self.waiting.give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif not same_epoch:
-            # Delayed fetches of followers have the former epoch: they are refused at once.
-            wake(self.waiting.readers if former is None else self.waiting.followers)
+            self.waiting.epoch_began(led_before=former is not None)
         self.configure()
 
     def _cease_leading(self) -> None:
@@ -354,7 +353,7 @@ class HostedPartition:
         if not synced:
             if self._alone:
                 log.raise_watermark(end)
-                waiting.committed(end)
+                waiting.committed(log)
             elif len(self.state.isr) == 1:
                 self.advance()
             if not self.is_leader:
@@ -422,7 +421,7 @@ class HostedPartition:
                 # On disk before readers see it: only some replicas have these records.
                 self.log.watermark_note.write(mark)
             self.log.raise_watermark(mark)
-            self.waiting.committed(mark)
+            self.waiting.committed(self.log)
 
     def follower_fetched(
         self,
@@ -471,7 +470,7 @@ class HostedPartition:
             )
         if moved > log.high_watermark and self._note(moved):
             log.raise_watermark(moved)
-            self.waiting.committed(moved)
+            self.waiting.committed(log)
 
     def _note(self, mark: int) -> bool:
         """Write a watermark to disk before readers see it, if needed; False if the disk failed."""

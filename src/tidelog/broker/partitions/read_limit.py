@@ -1,12 +1,13 @@
 """How far clients and followers may read a partition: one rule for Fetch and ListOffsets.
 
 Owns the rule only. Not which readers may read: see ``fetching.partition_reads``; not which counts
-are refused: see ``resize_checks``.
+are refused: see ``resize_checks``; not the last stable offset itself: see ``storage.log.stable``.
 
 | reader | limit |
 |---|---|
-| a consumer, at any isolation level (there are no transactions yet) | the high watermark |
+| a consumer | the high watermark |
 | a consumer with a count | the same, or the first fence or seal of a newer resize epoch below it |
+| either, of committed transactions only (KIP-98) | the same, or the last stable offset below it |
 | a follower that is a replica | the log's end |
 
 A fence limits a consumer of an older resize epoch on the leader, and one of the partition's own on
@@ -22,10 +23,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.replication.resize_rules import NOT_NAMED, Named
+from tidelog.storage.log.stable import last_stable_offset
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.state import LeaderAndIsrState
     from tidelog.storage.log.state import LogState
+
+READ_COMMITTED = 1
+"""The isolation level of a request that is to get records of committed transactions only."""
 
 
 class Readable(Protocol):
@@ -57,9 +62,17 @@ def limit_of_consumer(partition: Readable, named: Named) -> int:
     return mark if fence is None else min(mark, fence.offset)
 
 
+def limit_at(partition: Readable, named: Named, isolation_level: int) -> int:
+    """Do as ``limit_of_consumer``, at an isolation level."""
+    limit = limit_of_consumer(partition, named)
+    if isolation_level != READ_COMMITTED:
+        return limit
+    return min(limit, last_stable_offset(partition.log))
+
+
 def is_at_limit(offset: int, limit: int, high_watermark: int) -> bool:
     """Return whether nothing can be read at an offset now: it is the limit, or beyond the fence
-    that is the limit (another member committed it)."""
+    or the last stable offset that is the limit (another member committed it)."""
     return offset == limit or limit < offset <= high_watermark
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.runtime.disk import File
+from tidelog.storage import names
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.open_files import OpenFiles
 from tidelog.storage.segments.segment import Segment
@@ -98,6 +99,29 @@ def cold_read(
         return _unless_in_memory(segment, segment.log_path, position, wanted)
     except (OSError, Unsound):
         return None  # the read meets the same error and handles it
+
+
+def cold_aborted(log: LogState, offset: int) -> ColdRead | None:
+    """Return what a thread should read before aborted transactions are looked up from ``offset`` on
+    (`aborted_reading`); None: nothing.
+
+    Tests the files of two segments, which nearly every look-up ends in.
+    """
+    first = log.segments[log.segments.segment_at(offset)].base_offset
+    for base in log.aborted.since(first)[:2]:
+        if base in log.aborted.held:
+            continue
+        segment = log.segments[log.segments.segment_at(base)]
+        for suffix in names.ABORTED_SUFFIXES:
+            path = segment.path(suffix)
+            try:
+                size = min(segment.resources.files.size(path), WARMED_BYTES)
+                cold = _unless_in_memory(segment, path, 0, size)
+            except OSError:
+                continue  # the look-up meets the same error and handles it
+            if cold is not None:
+                return cold
+    return None
 
 
 def _unless_in_memory(segment: Segment, path: str, position: int, size: int) -> ColdRead | None:

@@ -8,8 +8,9 @@ the limit): see `reading`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from tidelog.records.batch import HEADER_SIZE, read_header
+from tidelog.records.batch import HEADER_SIZE, MAX_INT64, read_header
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.checked_reads import checked_until, sound_until
 from tidelog.storage.segments.segment import Segment
@@ -27,10 +28,10 @@ class FileRegion:
 
     The bytes never change: a log is only appended to, and what retention or compaction replaces
     stays in the open file. A truncation may cut them short. ``more_follows``: committed batches
-    come after them.
+    come after them. ``bound``: an offset above all of them.
     """
 
-    __slots__ = ("_release", "fileno", "more_follows", "position", "size")
+    __slots__ = ("_release", "bound", "fileno", "more_follows", "position", "size")
 
     def __init__(
         self,
@@ -40,11 +41,13 @@ class FileRegion:
         release: Callable[[], None],
         *,
         more_follows: bool = False,
+        bound: int = MAX_INT64,
     ) -> None:
         self.fileno = fileno
         self.position = position
         self.size = size
         self.more_follows = more_follows
+        self.bound = bound
         self._release = release
 
     def __len__(self) -> int:
@@ -109,8 +112,9 @@ def find_region(
         return None
     # Of what follows at the boundary only the last offset is known; before it all is readable.
     following = segment.next_offset if last_offset < 0 else last_offset
-    more = end < boundary or following < up_to_offset
-    return FileRegion(fileno(), start, end - start, lambda: files.let_go(file), more_follows=more)
+    more, bound = end < boundary or following < up_to_offset, min(following, up_to_offset)
+    size, release = end - start, partial(files.let_go, file)
+    return FileRegion(fileno(), start, size, release, more_follows=more, bound=bound)
 
 
 def _start_of(segment: Segment, offset: int) -> int:

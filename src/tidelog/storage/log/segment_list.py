@@ -81,6 +81,16 @@ class SegmentList(Sequence[Segment]):
         located = self.locate(offset)
         return None if located is None else located[0].header_at(located[1])
 
+    def bytes_between(self, begin: int, end: int) -> int:
+        """Return the size of the batches from the one that holds ``begin`` to the one before
+        ``end``. Two look-ups; Unsound when the batches cannot be walked."""
+        first, last = self.locate(begin), self.locate(end)
+        if first is None or begin >= end:
+            return 0
+        until, stop = (self.active, self.active.size) if last is None else last
+        between = self._segments[self._segments.index(first[0]) : self._segments.index(until)]
+        return sum(segment.size for segment in between) + stop - first[1]
+
     def remember(self, offset: int, segment: Segment, position: int) -> None:
         """Note where a read of ``offset`` begins: a reader continues there."""
         if len(self._positions) >= MOST_POSITIONS:

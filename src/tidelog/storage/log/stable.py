@@ -16,8 +16,11 @@ def last_stable_offset(log: LogState) -> int:
 
     Between the log's start and its high watermark; the same time however many are open.
     """
+    transactions = log.producers.transactions
+    if not transactions.unstable and not transactions.is_outdated:
+        return log.high_watermark  # nearly always, and each Fetch asks
     return last_stable(
-        log.producers.transactions,
+        transactions,
         log_start=log.start_offset,
         high_watermark=log.high_watermark,
     )

@@ -57,14 +57,15 @@ class OpenTransactions:
     A transaction is named by the offset of its first record.
     """
 
-    __slots__ = ("_ended", "_first_of_open", "_unstable", "is_outdated")
+    __slots__ = ("_ended", "_first_of_open", "is_outdated", "unstable")
 
     def __init__(self, open_since: Iterable[int] = ()) -> None:
         """``open_since``: the first offsets of what is open."""
         rising = sorted(open_since)
         self._first_of_open: OrderedDict[int, None] = OrderedDict.fromkeys(rising)
-        self._unstable: OrderedDict[int, None] = OrderedDict.fromkeys(rising)
-        """Open or not known to be committed; rising, as the next one."""
+        self.unstable: OrderedDict[int, None] = OrderedDict.fromkeys(rising)
+        """Open or not known to be committed; rising, as the next one. Others only ask whether there
+        are any."""
         self._ended: deque[Ended] = deque()
         """By the marker."""
         self.is_outdated = False
@@ -88,7 +89,7 @@ class OpenTransactions:
     def begin(self, first_offset: int) -> None:
         """A transaction begins at ``first_offset``, above all others."""
         self._first_of_open[first_offset] = None
-        self._unstable[first_offset] = None
+        self.unstable[first_offset] = None
 
     def end(self, first_offset: int, marker: int, at_ms: int) -> int:
         """An open transaction ends at ``marker``, above all others.
@@ -106,19 +107,19 @@ class OpenTransactions:
 
         ``high_watermark``: never lower than before. What ended below it is forgotten.
         """
-        if not self._unstable:
+        if not self.unstable:
             return None
         ended = self._ended
         while ended and ended[0].marker < high_watermark:
-            del self._unstable[ended.popleft().first_offset]
-        return next(iter(self._unstable), None)
+            del self.unstable[ended.popleft().first_offset]
+        return next(iter(self.unstable), None)
 
     def precede(self, ended: Iterable[Ended]) -> None:
         """Add transactions that ended before all others that are remembered here."""
         before = list(ended)
         self._ended.extendleft(reversed(before))
         firsts = [transaction.first_offset for transaction in before]
-        self._unstable = OrderedDict.fromkeys(sorted([*firsts, *self._unstable]))
+        self.unstable = OrderedDict.fromkeys(sorted([*firsts, *self.unstable]))
 
 
 def last_stable(transactions: OpenTransactions, *, log_start: int, high_watermark: int) -> int:
