@@ -27,7 +27,7 @@ from tidelog.protocol import messages
 from tidelog.storage.log.region import LEAST_BYTES, find_region
 from tidelog.storage.log.stable import last_stable_offset
 
-LONG_MS = 60_000
+LONG_MS = 3_600_000
 LARGE = LEAST_BYTES
 PATHS = ("memory", "file", "follower")
 

@@ -725,6 +725,27 @@ MUTANTS = (
         ABORTED,
     ),
     Mutant(
+        "a look-up of aborted transactions passes over a block with some of its range",
+        "src/tidelog/storage/log/aborted.py::add_first",
+        "        lowest[-1] = min(lowest[-1], first_offset)\n",
+        "        pass\n",
+        "tests/unit/storage/test_aborted.py",
+    ),
+    Mutant(
+        "what was proved of an aborted index counts for the one that is written after it",
+        "src/tidelog/storage/log/aborted_files.py::AbortedFiles.hold",
+        "        self.proved.pop(base, None)\n",
+        "",
+        ABORTED,
+    ),
+    Mutant(
+        "an aborted index that was cut short while the broker runs ends where it was cut",
+        "src/tidelog/storage/log/aborted_reading.py::_ProvedAborted.packed",
+        "        if len(content) != size:\n",
+        "        if not content:\n",
+        ABORTED,
+    ),
+    Mutant(
         "a move takes no aborted transactions along",
         "src/tidelog/storage/future/moving.py::_Seal.run",
         "        self._copy_aborted()\n",

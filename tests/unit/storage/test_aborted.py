@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from tidelog.records.crc import crc32c
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.log.aborted import (
+    BLOCK,
     ENTRY_BYTES,
     AbortedTransaction,
+    PackedAborted,
     aborted,
     aborted_in,
+    add_first,
     checked_entries,
     decode_aborted,
     encode_aborted,
     encode_check,
+    lowest_firsts,
 )
 from tidelog.storage.log.transactions import EndedTransaction, OpenTransactions
 
@@ -74,7 +79,38 @@ def test_entries_after_those_of_the_check_are_not_passed_over_below_what_is_clai
 def test_a_read_meets_those_with_records_or_a_marker_in_its_range(
     offset: int, limit: int, expected: list[AbortedTransaction], is_complete: bool
 ) -> None:
-    assert aborted_in(BOTH, offset, limit) == (expected, is_complete)
+    assert aborted_in(entries(BOTH), offset, limit) == (expected, is_complete)
+
+
+def entries(transactions: list[AbortedTransaction]) -> PackedAborted:
+    """As a file has them that was read, and as those have it to which one after the other came."""
+    content = encode_aborted(transactions)
+    lowest = lowest_firsts(content)
+    grown = lowest_firsts(b"")
+    for count, one in enumerate(transactions):
+        add_first(grown, count, one.first_offset)
+    assert grown == lowest
+    return PackedAborted(content, lowest)
+
+
+def test_a_transaction_that_stays_open_does_not_make_a_look_up_read_all_that_end_meanwhile() -> (
+    None
+):
+    """The first of 20,000 stays open until all others have ended, one after the other."""
+    count = 20_000
+    short = [AbortedTransaction(8, 2 * n, 2 * n + 1, 0) for n in range(1, count)]
+    every = entries([*short, AbortedTransaction(7, 0, 2 * count, 2 * count + 1)])
+    read: list[tuple[int, int]] = []
+
+    class Counted(PackedAborted):
+        def packed(self, begin: int, end: int) -> Any:
+            read.append((begin, end))
+            return super().packed(begin, end)
+
+    found = aborted_in(Counted(every.packed(0, count), every.lowest), 10, 20)
+    assert [one.producer_id for one in found.transactions] == [8] * 5 + [7]
+    assert found.transactions[0].first_offset == 10 and found.is_complete
+    assert len(read) == 2 and sum(end - begin for begin, end in read) <= 2 * BLOCK
 
 
 def test_what_was_committed_is_not_aborted() -> None:
@@ -105,10 +141,11 @@ def test_a_damaged_file_is_named(content: bytes, reason: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_transactions_in_random_segments(seed: int) -> None:
+def test_random_transactions_in_random_segments(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Going from segment to segment until it is complete finds what a look at all would find."""
     print(f"seed {seed}")
     source = random.Random(seed)
+    monkeypatch.setattr("tidelog.storage.log.aborted.BLOCK", source.choice([1, 2, 3, 7, 512]))
     transactions, since, offset = OpenTransactions(), dict[int, int](), 0
     every: list[AbortedTransaction] = []
     for _ in range(120):
@@ -138,7 +175,7 @@ def test_random_transactions_in_random_segments(seed: int) -> None:
         for part, end in zip(parts, ends, strict=True):
             if end <= begin:
                 continue
-            some, is_complete = aborted_in(part, begin, limit)
+            some, is_complete = aborted_in(entries(part), begin, limit)
             found += some
             if is_complete:
                 break

@@ -348,9 +348,12 @@ def test_a_cut_takes_the_aborted_transactions_after_it(tmp_path: Path, cut: int)
 def test_segments_that_go_take_theirs_along(tmp_path: Path) -> None:
     log = filled(tmp_path, 4)
     bases = [segment.base_offset for segment in log.segments]
+    check_aborted(log, random.Random(1))
+    assert set(log.aborted.proved) == set(bases[:-1]), "the active one is in memory"
     assert log.advance_start(bases[2] + 1) is None
     finish(log.housekeeping(NOW_MS))
     assert log.aborted.bases == bases[2:]
+    assert set(log.aborted.proved) == set(bases[2:-1])
     assert not any(file.exists() for base in bases[:2] for file in files_of(log, base))
     check_aborted(log, random.Random(1))
     check_aborted(restarted(tmp_path, log), random.Random(1))
@@ -543,6 +546,61 @@ def test_a_look_up_ends_at_the_first_segment_without_any_of_the_range(tmp_path: 
     assert len(aborted_between(log, 0, 6).transactions) == 3
     assert 4 in log.aborted.held
     assert asked == [log.partition], "a sync writes it again"
+
+
+class Reads:
+    """Counts the bytes that are read of files of aborted transactions."""
+
+    def __init__(self, log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        kind = type(log.resources.files.get(str(files_of(log, 0)[0])))
+        plain = kind.read_at
+
+        def read_at(file: Any, position: int, size: int) -> bytes:
+            self.count += size
+            return plain(file, position, size)
+
+        monkeypatch.setattr(kind, "read_at", read_at)
+
+    def taken(self) -> int:
+        count, self.count = self.count, 0
+        return count
+
+
+def closed_with(log: PartitionLog, count: int) -> None:
+    for sequence in range(count):
+        send(log, 7, sequence)
+        end(log, 7, committed=False)
+    log.roll(NOW_MS)
+    log.sync()
+
+
+def test_a_file_is_read_and_checked_whole_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later look-ups read what they need, until the file is written again, cut short or gone."""
+    log = new_log(tmp_path)
+    closed_with(log, 200)
+    whole = 200 * ENTRY_BYTES
+    reads = Reads(log, monkeypatch)
+    expected = aborted_between(log, 100, 102)
+    assert len(expected.transactions) == 1 and reads.taken() > whole
+    for _ in range(3):
+        assert aborted_between(log, 100, 102) == expected
+        assert reads.taken() <= 20 * ENTRY_BYTES
+    file, _ = files_of(log, 0)
+    log.aborted.hold(0, file.read_bytes()[: 40 * ENTRY_BYTES])
+    log.sync()
+    assert aborted_between(log, 100, 102).transactions == [], "the file was written again"
+    assert reads.taken() >= 40 * ENTRY_BYTES
+    with file.open("r+b") as opened:
+        opened.truncate(30 * ENTRY_BYTES + 10)
+    assert aborted_between(log, 100, 102) == expected, "as the batches have it"
+    log.sync()
+    assert aborted_between(log, 100, 102) == expected
+    log.resources.files.forget(str(file))
+    file.unlink()
+    assert aborted_between(log, 100, 102) == expected
 
 
 @pytest.mark.parametrize("lost", [None, 0, 1])

@@ -4,16 +4,19 @@ Owns the content of a ``.txnindex``, which is Kafka's: 34 bytes for each transac
 in the segment, by the markers; and its check, which is ours (docs/decisions/0119). Pure. Not what
 is open: see `transactions`. Not the files: see `aborted_files`.
 
-An entry has the last stable offset after its marker, as ``OpenTransactions.end`` returns it. A
-look-up ends at the first entry whose stable offset is at or above the limit of the read: whatever
-ends after it began at or above that, too.
+An entry has the last stable offset after its marker, as ``OpenTransactions.end`` returns it: these
+rise, too. A look-up ends at the first entry whose stable offset is at or above the limit of the
+read: whatever ends after it began at or above that, too. The lowest first offset is known for each
+block of entries, and a look-up reads no block whose entries all began at or above its limit. So a
+transaction that stays open does not make it read all that end meanwhile.
 """
 
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -25,6 +28,11 @@ from tidelog.storage.log.transactions import EndedTransaction
 VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
 ENTRY_BYTES = _ENTRY.size
+_FIELDS = struct.Struct(">2xqqqq")
+_FIRST = struct.Struct(">10xq16x")
+
+BLOCK = 512
+"""Entries of which one lowest first offset is known."""
 
 _CHECK_HEAD = struct.Struct(">hi")
 _CRC = struct.Struct(">I")
@@ -40,29 +48,64 @@ class AbortedTransaction(NamedTuple):
 
 
 _MARKER = attrgetter("last_offset")
+_STABLE = attrgetter("last_stable_offset")
 
 
 class Entries(Protocol):
     """Entries of one segment, by their markers."""
 
+    @property
+    def lowest(self) -> Sequence[int]:
+        """The lowest first offset of each block of them."""
+
     def __len__(self) -> int: ...
 
     def __getitem__(self, place: int, /) -> AbortedTransaction: ...
+
+    def packed(self, begin: int, end: int) -> Buffer:
+        """Return the bytes of some of them."""
 
 
 class PackedAborted:
     """Entries as their file has them: each one is unpacked when it is asked for."""
 
-    __slots__ = ("_content",)
+    __slots__ = ("_content", "lowest")
 
-    def __init__(self, content: Buffer) -> None:
+    def __init__(self, content: Buffer, lowest: Sequence[int] = ()) -> None:
+        """``lowest``: as `lowest_firsts` returns it, for a look-up."""
         self._content = content
+        self.lowest = lowest
 
     def __len__(self) -> int:
         return len(self._content) // ENTRY_BYTES
 
     def __getitem__(self, place: int, /) -> AbortedTransaction:
-        return AbortedTransaction(*_ENTRY.unpack_from(self._content, place * ENTRY_BYTES)[1:])
+        return unpacked(self._content, place)
+
+    def packed(self, begin: int, end: int) -> Buffer:
+        """Return the bytes of some of them."""
+        return self._content[begin * ENTRY_BYTES : end * ENTRY_BYTES]
+
+
+def unpacked(content: Buffer, place: int) -> AbortedTransaction:
+    """Return one entry."""
+    return AbortedTransaction(*_FIELDS.unpack_from(content, place * ENTRY_BYTES))
+
+
+def lowest_firsts(content: Buffer) -> array[int]:
+    """Return the lowest first offset of each block of entries. Grows with all of them: some
+    milliseconds for those of a whole segment."""
+    size = BLOCK * ENTRY_BYTES
+    blocks = (content[place : place + size] for place in range(0, len(content), size))
+    return array("q", [min(_FIRST.iter_unpack(block))[0] for block in blocks])
+
+
+def add_first(lowest: array[int], count: int, first_offset: int) -> None:
+    """Account in ``lowest`` for one more entry, which comes after ``count`` others."""
+    if count % BLOCK:
+        lowest[-1] = min(lowest[-1], first_offset)
+    else:
+        lowest.append(first_offset)
 
 
 class AbortedBelow(NamedTuple):
@@ -84,18 +127,19 @@ def aborted(ended: EndedTransaction) -> AbortedTransaction | None:
 def aborted_in(transactions: Entries, offset: int, limit: int) -> AbortedBelow:
     """Return those with records or a marker from ``offset`` up to (not including) ``limit``.
 
-    ``transactions``: of one segment, by their markers. Grows with the result, and with those that
-    end after the limit while one is open that began below it.
+    ``transactions``: of one segment, by their markers. Grows with the blocks that have some of the
+    result, and very little with those in between.
     """
-    overlapping = []
     first = bisect_left(transactions, offset, key=_MARKER)
-    for place in range(first, len(transactions)):
-        transaction = transactions[place]
-        if transaction.first_offset < limit:
-            overlapping.append(transaction)
-        if transaction.last_stable_offset >= limit:
-            return AbortedBelow(overlapping, is_complete=True)
-    return AbortedBelow(overlapping, is_complete=False)
+    last = bisect_left(transactions, limit, lo=first, key=_STABLE)
+    end = min(last + 1, len(transactions))
+    overlapping: list[AbortedTransaction] = []
+    for place in range(first - first % BLOCK, end, BLOCK):
+        if transactions.lowest[place // BLOCK] < limit:
+            some = transactions.packed(max(first, place), min(end, place + BLOCK))
+            fields = [entry for entry in _FIELDS.iter_unpack(some) if entry[1] < limit]
+            overlapping += map(AbortedTransaction._make, fields)
+    return AbortedBelow(overlapping, is_complete=last < len(transactions))
 
 
 def bytes_below(content: Buffer, offset: int) -> int:

@@ -11,14 +11,17 @@ that. Not when they are written: see `aborted_writing`. Not their bytes: see `ab
 | or entries after its own      |                                                            |
 
 What a segment has at or above the recovery point is known from batches, and kept in memory until it
-is written. So the active segment's stays in memory, 34 bytes for each transaction.
+is written. So the active segment's stays in memory, 34 bytes for each transaction. Of a file that a
+look-up has read and checked it is known that it is right, until it is written again or goes.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidelog.records.batch import MAX_INT64
 from tidelog.runtime.disk import Disk
@@ -26,10 +29,12 @@ from tidelog.storage import names
 from tidelog.storage.log.aborted import (
     ENTRY_BYTES,
     AbortedTransaction,
+    add_first,
     bytes_below,
     checked_entries,
     crc_of_entries,
     encode_aborted,
+    lowest_firsts,
 )
 
 MOST_OF_SEGMENT = 100_000
@@ -47,12 +52,22 @@ class HeldEntries:
     """So many bytes are in the file; or ``FROM_ITS_BEGINNING``: it has others, or is missing."""
     crc: int
     """Of the bytes that are in the file: the next sync hashes only what it adds."""
+    lowest: array[int]
+    """The lowest first offset of each block of the entries."""
+
+
+class ProvedFile(NamedTuple):
+    """What a check has proved of one file: so many bytes of entries, with these lowest first
+    offsets of its blocks."""
+
+    size: int
+    lowest: array[int]
 
 
 class AbortedFiles:
     """The aborted transactions of one log, by the base offsets of their segments."""
 
-    __slots__ = ("bases", "held")
+    __slots__ = ("bases", "held", "proved")
 
     def __init__(self) -> None:
         self.bases: list[int] = []
@@ -60,6 +75,8 @@ class AbortedFiles:
         none."""
         self.held: dict[int, HeldEntries] = {}
         """Of the active segment, and of those whose files lack something."""
+        self.proved: dict[int, ProvedFile] = {}
+        """Of others, as far as look-ups have read them."""
 
     def begin_with(self, bases: Iterable[int]) -> None:
         """These segments have files."""
@@ -83,8 +100,9 @@ class AbortedFiles:
         """A marker in a segment, after all others of it, has aborted a transaction."""
         held = self.held.get(base)
         if held is None:
-            self.note(base)
-            held = self.held[base] = HeldEntries(bytearray(), FROM_ITS_BEGINNING, 0)
+            self.hold(base, b"")
+            held = self.held[base]
+        add_first(held.lowest, len(held.entries) // ENTRY_BYTES, entry.first_offset)
         held.entries += encode_aborted([entry])
 
     def fills(self, base: int) -> bool:
@@ -99,7 +117,13 @@ class AbortedFiles:
         written, crc = FROM_ITS_BEGINNING, 0
         if are_written:
             written, crc = len(entries), crc_of_entries(entries)
-        self.held[base] = HeldEntries(bytearray(entries), written, crc)
+        self.held[base] = HeldEntries(bytearray(entries), written, crc, lowest_firsts(entries))
+        self.proved.pop(base, None)
+
+    def prove(self, base: int, entries: bytes) -> ProvedFile:
+        """A check has proved these entries of a segment that is not held."""
+        proved = self.proved[base] = ProvedFile(len(entries), lowest_firsts(entries))
+        return proved
 
     def cut(self, base: int, end: int) -> None:
         """Drop the entries of markers from ``end`` on of a segment that is held."""
@@ -112,6 +136,7 @@ class AbortedFiles:
         if place < len(self.bases) and self.bases[place] == base:
             del self.bases[place]
             self.held.pop(base, None)
+            self.proved.pop(base, None)
 
     def elsewhere(self) -> AbortedFiles:
         """Return the same of a log whose files were copied: what is held is written again."""

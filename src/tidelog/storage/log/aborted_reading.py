@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidelog.runtime.disk import File
 from tidelog.storage import names
 from tidelog.storage.log.aborted import (
+    ENTRY_BYTES,
+    AbortedBelow,
     AbortedTransaction,
-    Entries,
     PackedAborted,
     aborted_in,
     checked_entries,
     encode_aborted,
+    lowest_firsts,
+    unpacked,
 )
+from tidelog.storage.log.aborted_files import ProvedFile
 from tidelog.storage.log.aborted_recovery import aborted_by_batches
 from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.state import LogState
@@ -46,16 +51,17 @@ def aborted_between(
     there, without a lock: the segments, the entries in memory, the open files. Where a file is
     wrong it puts the right entries into memory itself, and asks for the sync that writes them.
 
-    It blocks for one read of each closed segment with aborted transactions, from that of ``offset``
-    on up to the first that has none of the range. It grows with all entries of these segments, for
-    their checks: 3.4 MB of each at most. Where a file is wrong, it grows with the headers of its
-    segment and of those before it, from the newest snapshot of producers on.
+    It blocks for some small reads in each closed segment with aborted transactions, from that of
+    ``offset`` on up to the first that has none of the range. The first look-up of a process in a
+    segment grows with all of its entries, for their check: 3.4 MB at most. Where a file is wrong,
+    it grows with the headers of its segment and of those before it, from the newest snapshot of
+    producers on.
     """
     overlapping: list[AbortedTransaction] = []
     if log.aborted.bases:
         first = log.segments[log.segments.segment_at(offset)].base_offset
         for base in log.aborted.since(first):
-            some, is_complete = aborted_in(_entries_of(log, base), offset, limit)
+            some, is_complete = _in_segment(log, base, offset, limit)
             overlapping += some
             if is_complete:
                 break
@@ -72,14 +78,55 @@ def _limited(
     return AbortedRange([one for one in overlapping if one.first_offset < end], end)
 
 
-def _entries_of(log: LogState, base: int) -> Entries:
+class _CutShort(Exception):
+    """A file has less than its check has proved."""
+
+
+class _ProvedAborted:
+    """Entries of a file that was checked before: what a look-up needs is read."""
+
+    __slots__ = ("_file", "_size", "lowest")
+
+    def __init__(self, file: File, proved: ProvedFile) -> None:
+        self._file = file
+        self._size, self.lowest = proved
+
+    def __len__(self) -> int:
+        return self._size // ENTRY_BYTES
+
+    def __getitem__(self, place: int, /) -> AbortedTransaction:
+        return unpacked(self.packed(place, place + 1), 0)
+
+    def packed(self, begin: int, end: int) -> bytes:
+        size = (end - begin) * ENTRY_BYTES
+        content = self._file.read_at(begin * ENTRY_BYTES, size)
+        if len(content) != size:
+            raise _CutShort
+        return content
+
+
+def _in_segment(log: LogState, base: int, offset: int, limit: int) -> AbortedBelow:
+    proved = log.aborted.proved.get(base)
+    if proved is not None:
+        segment = log.segments[log.segments.segment_at(base)]
+        try:
+            file = log.resources.files.get(segment.path(names.ABORTED))
+            return aborted_in(_ProvedAborted(file, proved), offset, limit)
+        except (FileNotFoundError, _CutShort):
+            del log.aborted.proved[base]
+    return aborted_in(_entries_of(log, base), offset, limit)
+
+
+def _entries_of(log: LogState, base: int) -> PackedAborted:
     held = log.aborted.held.get(base)
     if held is not None:
-        return PackedAborted(held.entries)
+        return PackedAborted(held.entries, held.lowest)
     segment = log.segments[log.segments.segment_at(base)]
     content, check = (_read(log, segment.path(suffix)) for suffix in names.ABORTED_SUFFIXES)
     entries = checked_entries(content, check, segment.next_offset)
-    return _from_batches(log, segment) if entries is None else PackedAborted(entries)
+    if entries is None:
+        return _from_batches(log, segment)
+    return PackedAborted(entries, log.aborted.prove(base, entries).lowest)
 
 
 def _read(log: LogState, path: str) -> bytes | None:
@@ -90,11 +137,13 @@ def _read(log: LogState, path: str) -> bytes | None:
         return None
 
 
-def _from_batches(log: LogState, segment: Segment) -> Entries:
+def _from_batches(log: LogState, segment: Segment) -> PackedAborted:
     begin, end = segment.base_offset, segment.next_offset
-    transactions = list(aborted_by_batches(log.resources.disk, log.path, log.segments, begin, end))
+    entries = encode_aborted(
+        aborted_by_batches(log.resources.disk, log.path, log.segments, begin, end)
+    )
     if log.change is not LogChange.SWAP:
         # The next sync writes the file again: not while a thread gives it another name.
-        log.aborted.hold(begin, encode_aborted(transactions))
+        log.aborted.hold(begin, entries)
         log.resources.asks_for_sync(log.partition)
-    return transactions
+    return PackedAborted(entries, lowest_firsts(entries))
