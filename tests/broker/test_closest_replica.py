@@ -123,6 +123,7 @@ def test_a_follower_is_read_up_to_its_own_watermark(tmp_path: Path) -> None:
             assert (await ask(peer, near(2, epoch=4))).error_code == 0
             ahead = await ask(peer, near(3, epoch=4))
             assert ahead.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+            assert ahead.aborted_transactions is None
             outside = await ask(peer, near(4, epoch=4))
             assert outside.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
             assert (outside.high_watermark, outside.log_start_offset) == (2, 0)

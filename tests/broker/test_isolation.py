@@ -22,7 +22,10 @@ from tests.support.isolation import (
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.produce_fetch import fetch, offsets, run, running
 from tests.support.storage_logs import NOW_MS
+from tidelog.broker.fetching.read_positions import arrived_since, read_position
+from tidelog.broker.partitions.waiters import bytes_below_stable
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.protocol import messages
 from tidelog.storage.log.region import LEAST_BYTES, find_region
 from tidelog.storage.log.stable import last_stable_offset
@@ -371,5 +374,69 @@ def test_a_marker_that_is_not_committed_holds_readers_back(tmp_path: Path) -> No
                 )
                 assert (part.high_watermark, part.last_stable_offset) == (reached, stable)
                 assert offsets(part.records) == list(range(stable))
+
+    run(main())
+
+
+class Woken:
+    """A waiter that notes each wake."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def more(self, size: int) -> None:
+        self.sizes.append(size)
+
+
+def test_a_watermark_that_moves_above_an_open_transaction_is_no_change(tmp_path: Path) -> None:
+    """A request for many partitions compares what it read with what is there when it waits."""
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, _):
+            hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
+            transactions, log = Transactions(hosted, 100), hosted.log
+            transactions.data(7)
+            transactions.plain()
+            hosted.follower_fetched(2, 0)
+            before = read_position(hosted, committed=True, stable=True)
+            for end in (1, 2):
+                hosted.follower_fetched(2, end)
+                assert (log.high_watermark, last_stable_offset(log)) == (end, 0)
+                assert arrived_since(before, hosted, committed=True, stable=True) is None
+            transactions.commit(7)
+            hosted.follower_fetched(2, 3)
+            assert last_stable_offset(log) == 3
+            size = arrived_since(before, hosted, committed=True, stable=True)
+            assert size == bytes_below_stable(log, 0, 3) > 200
+            # For those that read all, each move of the watermark counts.
+            transactions.plain()
+            plain = read_position(hosted, committed=True)
+            hosted.follower_fetched(2, 4)
+            assert arrived_since(plain, hosted, committed=True) == hosted.bytes_in - size
+
+    run(main())
+
+
+def test_a_reader_that_came_after_a_cut_is_woken_below_the_former_stable_offset(
+    tmp_path: Path,
+) -> None:
+    """A reader of a follower that waits since before the cut keeps the place of the others."""
+
+    async def main() -> None:
+        async with serving(tmp_path, "follower") as (transactions, _, _):
+            hosted = transactions.hosted
+            log, stable = hosted.log, hosted.waiting.stable
+            for _ in range(10):
+                transactions.plain()
+            early, late = Woken(), Woken()
+            stable.of(log)[early] = None
+            assert finish(log.truncation(4, NOW_MS)) is None
+            assert last_stable_offset(log) == 4
+            stable.of(log)[late] = None
+            transactions.plain()
+            assert last_stable_offset(log) == 5
+            assert len(late.sizes) == 1
+            transactions.plain()
+            assert len(late.sizes) == 2 and late.sizes[1] > 0
 
     run(main())

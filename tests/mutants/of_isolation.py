@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant(
         "a reader of committed records wakes on the high watermark",
         "src/tidelog/broker/partitions/waiters.py::StableReaders.committed",
-        "        if offset <= before:\n            return\n",
+        "        if offset == before:\n            return\n",
         "",
         OF_PATHS,
     ),

@@ -364,7 +364,9 @@ class Reading:
         log = partition.log
         error = ErrorCode.OFFSET_NOT_AVAILABLE if self.is_last else ErrorCode.NONE
         mark, stable = log.high_watermark, last_stable_offset(log)
-        return _Partition(wanted.index, int(error), mark, stable, log.start_offset)
+        part = _Partition(wanted.index, int(error), mark, stable, log.start_offset)
+        part.aborted_transactions = [] if self.only_committed else None
+        return part
 
 
 def _more_follows(records: Any, offset: int, end: int) -> bool:

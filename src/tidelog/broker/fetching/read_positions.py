@@ -32,7 +32,8 @@ class ReadPosition(NamedTuple):
     """The read limit: the high watermark for consumers, or the last stable offset; the log end for
     followers."""
     notified_bytes: int
-    """Bytes appended so far of which waiters have been notified."""
+    """Bytes appended so far of which waiters have been notified; 0 for a reader of committed
+    transactions: its waiters are notified when ``end`` moves alone."""
 
 
 def read_position(
@@ -40,24 +41,32 @@ def read_position(
 ) -> ReadPosition:
     """Return the present state, for a consumer if ``committed``, otherwise for a follower. O(1).
 
-    ``stable``: for a consumer of committed transactions; two look-ups where one is open.
+    ``stable``: for a consumer of committed transactions.
     """
     log = partition.log
     end, notified = read_limit(log, committed), partition.bytes_in
     if committed:
         notified -= partition.waiting.uncommitted_bytes
-    if stable and (offset := last_stable_offset(log)) < end:
-        notified -= bytes_below_stable(log, offset, end)
-        end = offset
+    if stable:
+        end, notified = min(end, last_stable_offset(log)), 0
     offline = partition.offline_reason is not None
     return ReadPosition(partition.state, offline, log.generation, log.start_offset, end, notified)
 
 
-def arrived_since(before: ReadPosition, now: ReadPosition) -> int | None:
+def arrived_since(
+    before: ReadPosition, partition: HostedPartition, *, committed: bool, stable: bool = False
+) -> int | None:
     """Return the argument with which a waiter would have been called (``Waiter.more``): the number
-    of new bytes, 0 for another change; None where it would not have been called."""
+    of new bytes, 0 for another change; None where it would not have been called.
+
+    ``committed`` and ``stable`` are those of ``before``. For a reader of committed transactions two
+    look-ups where the end moved.
+    """
+    now = read_position(partition, committed=committed, stable=stable)
     if before == now:
         return None
     if before[:4] == now[:4] and now.end > before.end:
+        if stable:
+            return bytes_below_stable(partition.log, before.end, now.end)
         return max(0, now.notified_bytes - before.notified_bytes)
     return 0

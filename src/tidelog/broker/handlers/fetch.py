@@ -172,10 +172,11 @@ class _FetchResponse:
         return found
 
     def _position(self, partition: HostedPartition) -> ReadPosition:
+        return read_position(partition, **self._isolation())
+
+    def _isolation(self) -> dict[str, bool]:
         reading = self.reading
-        return read_position(
-            partition, committed=not reading.follower, stable=reading.only_committed
-        )
+        return {"committed": not reading.follower, "stable": reading.only_committed}
 
     def read_some(self, part: Sequence[Wanted], found: list[tuple[Wanted, Any]]) -> int:
         """Read some partitions once, and add what is to be in the response; return how many: all of
@@ -216,7 +217,7 @@ class _FetchResponse:
     def later(self) -> Work[Any]:
         """Wait for the partitions; return a future of the response, or of steps to build it."""
         request, follower = self._request, self.reading.follower
-        only_committed = self.reading.only_committed
+        only_committed, isolation = self.reading.only_committed, self._isolation()
         missing = request.min_bytes - self.reading.size
         departures = self._broker.departures
         delayed = DelayedFetch(missing, request.max_wait_ms, self._finish, departures)
@@ -241,7 +242,7 @@ class _FetchResponse:
                 )
                 delayed.join(places)
                 for each, before in zip(part, at_read, strict=False):
-                    arrived = arrived_since(before, self._position(each))
+                    arrived = arrived_since(before, each, **isolation)
                     if arrived is not None and not (arrived and each in fenced):
                         delayed.more(arrived)
             for each, epoch in fenced.items():

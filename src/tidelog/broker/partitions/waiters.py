@@ -67,7 +67,7 @@ class StableReaders:
         """The high watermark has moved by ``size`` bytes: wake them if the stable offset has."""
         before, former_mark = self._offset, self._mark
         offset, self._mark = last_stable_offset(log), log.high_watermark
-        if offset <= before:
+        if offset == before:
             return
         self._offset = offset
         if before != former_mark or offset != log.high_watermark:
