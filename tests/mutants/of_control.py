@@ -51,8 +51,22 @@ MUTANTS = (
         "tests/unit/controller/test_elections.py",
     ),
     Mutant(
+        "a change is sent on whose client left while it waited for the controller's greeting",
+        "src/tidelog/broker/control_plane/envelopes.py::Envelopes._send_apart",
+        "            check()\n",
+        "            pass\n",
+        "tests/broker/test_session.py",
+    ),
+    Mutant(
+        "a broker connects to the controller for a change whose client has left",
+        "src/tidelog/broker/control_plane/envelopes.py::Envelopes.forward",
+        "                check()\n",
+        "",
+        "tests/broker/test_session.py",
+    ),
+    Mutant(
         "a change is sent on whose client's end arrived with it, while the broker was stopped",
-        "src/tidelog/broker/control_plane/forwarding.py::_check_client",
+        "src/tidelog/broker/control_plane/forwarding.py::_read_end",
         "for _ in range(CLOSE_TURNS):",
         "for _ in range(0):",
         "tests/component/broker/test_gone_clients.py",

@@ -36,11 +36,11 @@ MAX_FORWARDING = 64
 """Most requests forwarded at once; others wait."""
 
 
-Check = Callable[[], Awaitable[None]]
-"""What is called before a request is sent."""
+Check = Callable[[], None]
+"""What is called before a request is sent; raises if it must not be."""
 
 
-async def unchecked() -> None:
+def unchecked() -> None:
     """Any request may be sent."""
 
 
@@ -85,8 +85,8 @@ class Envelopes:
         """Send a client's request (a frame without its size, correlation id 0) to the controller in
         an Envelope; return the inner response, from its correlation id on, in its version.
 
-        ``check`` is called directly before each sending, after all waits, and raises if the request
-        must not be sent.
+        ``check`` is called directly before each sending, after all waits, and before each attempt
+        to connect; it raises if the request must not be sent.
 
         A request that could not be sent, or was answered NOT_CONTROLLER, goes to the active
         controller within the same timeout; after NOT_CONTROLLER it may be applied twice, if the
@@ -101,6 +101,7 @@ class Envelopes:
         await self._take_place(timeout_ms)
         try:
             while True:
+                check()
                 left_ms = int((end - loop.time()) * 1000)
                 answer = await self._send_apart(envelope, left_ms, check)
                 is_passed = answer is None or answer.error_code == ErrorCode.NOT_CONTROLLER
@@ -161,13 +162,21 @@ class Envelopes:
                 logger.info("nothing is forwarded: %(error)s", {"error": error})
                 return None
         try:
-            await check()
+            check()
+        except BaseException:
+            # Nothing was sent: the next request may use the connection.
+            self._keep(connection)
+            raise
+        try:
             answer = await connection.send(envelope, ENVELOPE_VERSION, left_ms())
         except BaseException:
             connection.close()
             raise
+        self._keep(connection)
+        return answer
+
+    def _keep(self, connection: ClientConnection) -> None:
         if self.is_stopping or len(self._kept) >= KEPT_FORWARDING:
             connection.close()
         else:
             self._kept.append(connection)
-        return answer

@@ -52,7 +52,7 @@ request: one reads the end, the next closes, whatever time each takes."""
 
 
 class ClientGone(Exception):
-    """The client closed its connection before its change was sent on."""
+    """The client closed its connection before a controller took its change."""
 
 
 class Forwards(Protocol):
@@ -93,7 +93,7 @@ async def forward(broker: Forwards, api_key: int, request: Any, context: Request
     except ControllerUnreachable as error:
         refusal = ErrorCode.REQUEST_TIMED_OUT, str(error)
     except ClientGone:
-        why = "the client closed its connection before the request was sent to the controller"
+        why = "the client closed its connection before a controller took the request"
         logger.info("a %(request)s is dropped: %(why)s", {"request": spoken(api_key), "why": why})
         refusal = ErrorCode.REQUEST_TIMED_OUT, why
     except ForwardingRefused as error:
@@ -128,16 +128,22 @@ async def _answered(broker: Forwards, api_key: int, request: Any, context: Reque
     # A plan of thousands of partitions is one request: other tasks run meanwhile.
     steps = codec.encode_request_in_steps(api_key, context.version, 0, None, request)
     inner = b"".join(await pace.run(steps, clock))[4:]
-    is_change = FORWARDED[ApiKey(api_key)].is_change
-    check = partial(_check_client, context) if is_change else unchecked
+    check = unchecked
+    if FORWARDED[ApiKey(api_key)].is_change:
+        await _read_end()
+        check = partial(_check_client, context)
     left_ms = max(1, begun_ms + all_ms - reserve_ms - clock.monotonic_ms())
     late_ms = reserve_ms // 2 if all_ms >= SHORT_MS else SHORT_MS // 2
     return await session.forward(inner, context.client_host, left_ms + late_ms, check)
 
 
-async def _check_client(context: RequestContext) -> None:
-    """Raise ClientGone if no response is wanted any longer."""
+async def _read_end() -> None:
+    """Let the connection read its end, if that arrived with the request."""
     for _ in range(CLOSE_TURNS):
         await asyncio.sleep(0)
+
+
+def _check_client(context: RequestContext) -> None:
+    """Raise ClientGone if no response is wanted any longer."""
     if context.connection.is_closing:
         raise ClientGone
