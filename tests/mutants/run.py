@@ -204,6 +204,9 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = [
         x for x in MUTANTS if not words or any(word in f"{x.name} {x.where}" for word in words)
     ]
+    if not chosen:
+        # pytest without a file would run the whole suite.
+        parser.error(f"no mutant has any of these words in its name or place: {options.only}")
     with tempfile.TemporaryDirectory(prefix="tidelog-mutants-") as folder:
         copy = copy_of_the_tree(Path(folder))
         tests = " ".join(dict.fromkeys(" ".join(x.tests for x in chosen).split()))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.mutant import Mutant, broken, place
-from tests.mutants.run import MUTANTS, gone
+from tests.mutants.run import MUTANTS, gone, main
 from tests.support.repository import ROOT
 
 SOURCE = """\
@@ -46,6 +46,13 @@ def test_every_mutant_has_a_name_of_its_own_and_tests_that_exist() -> None:
         assert each.old != each.new, each.name
         for test in each.tests.split():
             assert (ROOT / test.partition("::")[0]).exists(), f"{each.name}: {test}"
+
+
+def test_words_that_name_no_mutant_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """pytest without a file would run the whole suite."""
+    with pytest.raises(SystemExit):
+        main(["--only", "no-such-mutant"])
+    assert "no mutant has any of these words" in capsys.readouterr().err
 
 
 def test_nearly_all_mutants_apply() -> None:
