@@ -212,12 +212,14 @@ PLANTED = (
     Planted(
         let_the_deposed_change_the_isr,
         ("only_the_leader_changes_the_isr", "only_the_complete_lead", "only_the_complete_join"),
+        # A leader that stands still is deposed, and has proposed a change when it runs again: a
+        # quarter of the seeds, where bounced brokers gave a tenth.
         directed(
-            {"cut_from_controllers": 3.0, "reset": 2.0, "bounce_broker": 1.0},
+            {"cut_from_controllers": 3.0, "reset": 2.0, "pause": 2.0},
             seconds=24.0,
             end_seconds=28.0,
         ),
-        first_seed=15,
+        first_seed=5,
     ),
     Planted(
         elect_uncleanly_without_leave,
