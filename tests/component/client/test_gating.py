@@ -60,6 +60,8 @@ class Brokers:
         self.lookups = 0
         self.silent: set[TopicPartition] = set()
         """Partitions whose leaders do not respond."""
+        self.are_deposed = False
+        """Whether leaders respond that were replaced: what they name does not count."""
 
     def known_coordinator(self, _: str) -> int | None:
         return self.coordinator
@@ -75,7 +77,7 @@ class Brokers:
         epochs = self.view.topics["t"].partitions
         return {
             where: DescribedFences(
-                epochs[where.partition].leader_epoch,
+                -1 if self.are_deposed else epochs[where.partition].leader_epoch,
                 (DescribedFence(Fence(1, offsets[where], offsets[where] - 1), 2, False),),
             )
             for where in places
@@ -110,9 +112,11 @@ class Held:
     def __init__(self) -> None:
         self.gates: dict[TopicPartition, int] = {}
         self.interrupts = 0
+        self.applied = 0
 
     def hold_at(self, limits: Mapping[TopicPartition, int]) -> None:
         self.gates = dict(limits)
+        self.applied += 1
 
     def interrupt(self) -> None:
         self.interrupts += 1
@@ -255,6 +259,38 @@ def test_a_member_that_rests_reports_a_new_position_at_once(
 
     story(gated, of)
     assert gated.reports() == [{PARENT: 4}, {PARENT: FENCE + 2}, {PARENT: 2}]
+
+
+def test_no_gate_opens_while_a_generation_ends(story: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cooperative member reads on while it joins: with open gates it would get records of a key
+    before older ones that lie in another partition."""
+    gated = Gated()
+    gated.brokers.are_deposed = True
+    held: list[dict[TopicPartition, int]] = []
+
+    async def ends_late(*_: Any) -> dict[TopicPartition, GroupPosition]:
+        """A request that takes some time to be called off; look-ups of fences go on meanwhile."""
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            before = gated.fetcher.applied
+            await until(lambda: gated.fetcher.applied > before)
+            held.append(dict(gated.fetcher.gates))
+            raise
+        return {}
+
+    monkeypatch.setattr(gated.member, "exchange_positions", ends_late)
+
+    async def of() -> None:
+        gated.start(PARENT, CHILD)
+        gated.gating.delivered({PARENT: 4, CHILD: 0})
+        await until(lambda: gated.brokers.lookups > 2)
+        assert gated.fetcher.gates[CHILD] == 0
+        await gated.gating.stop()
+        held.append(dict(gated.fetcher.gates))
+
+    story(gated, of)
+    assert [gates.get(CHILD) for gates in held] == [0, 0]
 
 
 def test_a_child_is_held_until_its_parent_has_reached_the_fence(story: Any) -> None:

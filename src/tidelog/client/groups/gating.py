@@ -92,10 +92,13 @@ class Gating:
 
     async def stop(self) -> None:
         """End the tasks of a generation; its gates stay as they are."""
-        task, self._task, self._topics = self._task, None, {}
+        task, self._task = self._task, None
         if task is not None:
             await call_off([task])
         await self._lookups.stop()
+        # Not before: a look-up that ends meanwhile applies the gates, and without topics that would
+        # open all of them under a cooperative member, which reads on while it joins.
+        self._topics = {}
 
     @property
     def is_active(self) -> bool:
