@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.storage_logs import NOW_MS, batch
-from tests.support.transactional_logs import transactional
+from tests.support.transactional_logs import batches_from, transactional
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import Producer
@@ -96,18 +96,12 @@ def committed_in(log: PartitionLog, end: int) -> list[int]:
     transaction, as the batches of the log say it."""
     since: dict[int, list[int]] = {}
     kept: set[int] = set()
-    position = log.start_offset
-    while position < log.end_offset:
-        data = log.read(position, 1 << 20)
-        assert not isinstance(data, Rejected), data
-        for at, header in walk(data):
-            position = header.next_offset
-            ended = marker_in(header, data[at : at + header.size])
-            if ended is not None:
-                batches = since.pop(header.producer_id, [])
-                kept |= set(batches if ended.committed else ())
-            elif header.transactional:
-                since.setdefault(header.producer_id, []).append(header.base_offset)
-            else:
-                kept.add(header.base_offset)
+    for header, ended in batches_from(log):
+        if ended is not None:
+            batches = since.pop(header.producer_id, [])
+            kept |= set(batches if ended.committed else ())
+        elif header.transactional:
+            since.setdefault(header.producer_id, []).append(header.base_offset)
+        else:
+            kept.add(header.base_offset)
     return sorted(offset for offset in kept if offset < end)

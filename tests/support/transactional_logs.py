@@ -99,10 +99,11 @@ def end(
     )
 
 
-def _batches_from(
-    log: PartitionLog, position: int
+def batches_from(
+    log: PartitionLog, begin: int | None = None
 ) -> Iterator[tuple[BatchHeader, EndMarker | None]]:
-    """The batches of a log up to its end, and what each says that is a marker."""
+    """The batches of a log from an offset, or its start, and what each says that is a marker."""
+    position = log.start_offset if begin is None else begin
     while position < log.end_offset:
         data = log.read(position, 1 << 20)
         assert not isinstance(data, Rejected), data
@@ -115,7 +116,7 @@ def stable_by_batches(log: PartitionLog) -> int:
     """The last stable offset as all batches of a log say that has lost none."""
     since: dict[int, int] = {}
     unstable = []
-    for header, found in _batches_from(log, log.start_offset):
+    for header, found in batches_from(log):
         if found is not None and header.producer_id in since:
             first = since.pop(header.producer_id)
             if header.base_offset >= log.high_watermark:
@@ -164,7 +165,7 @@ def aborted_in_batches(log: PartitionLog, *, begin: int | None = None) -> list[A
     """All aborted transactions of which records are left, by their markers."""
     since: dict[int, int] = {}
     found = []
-    for header, ended in _batches_from(log, log.start_offset if begin is None else begin):
+    for header, ended in batches_from(log, begin):
         if ended is not None:
             first = since.pop(header.producer_id, None)
             if first is not None and not ended.committed:
@@ -202,13 +203,4 @@ def check_aborted(log: PartitionLog, source: random.Random, *, ranges: int = 20)
 
 def markers_in(log: PartitionLog) -> set[int]:
     """The offsets of all markers."""
-    found: set[int] = set()
-    position = log.start_offset
-    while position < log.end_offset:
-        data = log.read(position, 1 << 20)
-        assert not isinstance(data, Rejected), data
-        for at, header in walk(data):
-            position = header.next_offset
-            if marker_in(header, data[at : at + header.size]) is not None:
-                found.add(header.base_offset)
-    return found
+    return {header.base_offset for header, ended in batches_from(log) if ended is not None}

@@ -15,6 +15,7 @@ from tests.support.storage_logs import NOW_MS, QuickDisk, new_log, reopen
 from tests.support.transactional_logs import (
     aborted_in_batches,
     batch_of_keys,
+    batches_from,
     check_aborted,
     committed_records,
     end,
@@ -23,7 +24,7 @@ from tests.support.transactional_logs import (
     stable_by_batches,
 )
 from tidelog.model.work import finish
-from tidelog.records.batch import Rejected, read_header, walk
+from tidelog.records.batch import read_header
 from tidelog.records.builder import Producer
 from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
 from tidelog.storage.compaction.cleaner import compact
@@ -67,16 +68,11 @@ def forget(log: PartitionLog, *producer_ids: int) -> None:
 
 def keys_left(log: PartitionLog) -> set[int]:
     """The offsets of batches with records and a producer that are left in the log."""
-    found = set()
-    position = log.start_offset
-    while position < log.end_offset:
-        data = log.read(position, 1 << 20)
-        assert not isinstance(data, Rejected), data
-        for _, header in walk(data):
-            position = header.next_offset
-            if header.record_count and header.producer_id >= 0 and not header.control:
-                found.add(header.base_offset)
-    return found
+    return {
+        header.base_offset
+        for header, _ in batches_from(log)
+        if header.record_count and header.producer_id >= 0 and not header.control
+    }
 
 
 def copied(log: PartitionLog, path: Path) -> PartitionLog:
