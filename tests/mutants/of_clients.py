@@ -23,6 +23,13 @@ FROZEN = "tests/simulation/test_frozen_peers.py"
 
 MUTANTS = (
     Mutant(
+        "the gates of no topic are applied while a generation ends",
+        "src/tidelog/client/groups/gating.py::Gating.stop",
+        "task, self._task = self._task, None\n",
+        "task, self._task, self._topics = self._task, None, {}\n",
+        "tests/component/client/test_gating.py",
+    ),
+    Mutant(
         "tombstones for a broker that reads nothing have no limit",
         "src/tidelog/client/producing/ancestor_tombstones.py::AncestorTombstones._send_to",
         "        if connection.unsent_bytes > MOST_UNSENT_BYTES:\n",
