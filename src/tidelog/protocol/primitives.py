@@ -101,6 +101,8 @@ def put_records(chunks: list[Buffer], current: bytearray, records: Records) -> b
     if records.__class__ is memoryview and len(records) <= INLINE_RECORDS_BYTES:
         current += records
         return current
+    if not len(records):
+        return current  # of most partitions of a request that names many
     parts = _parts(records)
     if sum(map(len, parts)) <= INLINE_RECORDS_BYTES:
         for part in parts:
@@ -115,7 +117,7 @@ def records_size(records: Records) -> int:
     """Return how many bytes ``records`` are."""
     if records.__class__ is memoryview:
         return len(records)
-    return sum(map(len, _parts(records)))
+    return sum(map(len, _parts(records))) if len(records) else 0
 
 
 def _parts(records: Records) -> Sequence[Buffer]:

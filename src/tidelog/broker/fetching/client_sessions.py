@@ -63,15 +63,6 @@ def bytes_of(topic: str | bytes) -> int:
     return PARTITION_BYTES + (len(topic) if topic.isascii() else 4 * len(topic))
 
 
-def named_by_request(
-    topic: messages.FetchRequest.FetchTopic, by_id: bool
-) -> tuple[str | bytes, UUID]:
-    """Return what a request names a topic by, and its id; NO_UUID where it has none."""
-    if by_id:
-        return topic.topic_id.bytes, topic.topic_id
-    return topic.topic, topic.follower_topic_id
-
-
 class Wanted:
     """One partition that a client fetches, and the offsets last sent to it."""
 
@@ -205,7 +196,12 @@ class ClientFetchSession:
         asked: messages.FetchRequest.FetchPartition,
     ) -> int:
         """See ``session_rules.Session``."""
-        by, topic_id = named_by_request(topic, self.by_id)
+        by: str | bytes
+        if self.by_id:
+            topic_id = topic.topic_id
+            by = topic_id.bytes
+        else:
+            by, topic_id = topic.topic, topic.follower_topic_id
         key, named = (by, asked.partition), named_in(topic, asked)
         former = self.wanted.get(key)
         if former is not None:

@@ -303,17 +303,19 @@ class Reading:
         return refusal(wanted.index, error)
 
     def _why_not(self, wanted: Wanted, partition: HostedPartition) -> ErrorCode:
-        goes_on = self.waited and not self.follower
-        ask = partition.why_not_answering if goes_on else partition.why_not_serving
-        error = ask(wanted.leader_epoch)
         if self.follower:
+            error = partition.why_not_serving(wanted.leader_epoch)
             return error or why_not_replicated(wanted, partition, self.node_id)
+        ask = partition.why_not_answering if self.waited else partition.why_not_serving
+        error = ask(wanted.leader_epoch)
         if error is ErrorCode.NOT_LEADER_OR_FOLLOWER and (
             (self.rack and partition.is_following)
             or (self.node_id == DEBUGGING_CONSUMER and partition.assigned)
         ):
             error = ErrorCode.NONE
-        return error or why_not_read(partition, wanted.named, self.reader.shown)
+        if error is ErrorCode.NONE and wanted.named is not NOT_NAMED:
+            return why_not_read(partition, wanted.named, self.reader.shown)
+        return error
 
     def _diverges(self, wanted: Wanted, partition: HostedPartition, part: Any) -> bool:
         log = partition.log

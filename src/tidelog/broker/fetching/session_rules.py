@@ -14,7 +14,6 @@ request adds, changes and forgets. Not the sessions: see ``client_sessions``, ``
 from __future__ import annotations
 
 from collections.abc import Generator
-from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.partitions.resize_checks import named_by
@@ -74,17 +73,23 @@ def applied(
     """Add, change and forget the partitions that a request names. Yields after each part of
     them, and returns at the end, by how many bytes the session has grown.
     """
-    former = request.forgotten_topics_data if forgets else ()
-    growths = chain(
-        (session.take(topic, asked) for topic in request.topics for asked in topic.partitions),
-        (session.forget(topic, index) for topic in former for index in topic.partitions),
-    )
-    grown = 0
-    for seen, growth in enumerate(growths, 1):
-        grown += growth
-        if not seen % pace.PART:
-            yield grown
-            grown = 0
+    take, part = session.take, pace.PART
+    grown = seen = 0
+    # Plain loops: a generator for each would cost as much as what is done for one partition.
+    for topic in request.topics:
+        for asked in topic.partitions:
+            grown += take(topic, asked)
+            seen += 1
+            if not seen % part:
+                yield grown
+                grown = 0
+    for former in request.forgotten_topics_data if forgets else ():
+        for index in former.partitions:
+            grown += session.forget(former, index)
+            seen += 1
+            if not seen % part:
+                yield grown
+                grown = 0
     return grown
 
 

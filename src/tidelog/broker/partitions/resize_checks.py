@@ -182,10 +182,12 @@ def _refusal(answer: ToProduce, partition: HostedPartition, named: Named) -> Rej
 
 def why_not_read(partition: HostedPartition, named: Named, shown: ShownEpochs) -> ErrorCode:
     """Return why a consumer is refused for its count, or NONE. O(1)."""
+    if named is NOT_NAMED:
+        return ErrorCode.NONE
     state = partition.state
     if named == (state.undeleted_count, state.resize_epoch, state.partition_epoch):
         return ErrorCode.NONE
-    if named is NOT_NAMED or not counts_are_checked(partition):
+    if not counts_are_checked(partition):
         return ErrorCode.NONE
     answer = answer_to_fetch(named, state, shown.of(partition.topic))
     return _ERRORS.get(answer, ErrorCode.NONE)
