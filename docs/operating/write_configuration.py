@@ -23,7 +23,8 @@ Written by `write_configuration.py` from the tables of the code; do not edit.
 A process reads one file in the syntax of Kafka's `server.properties` (`tidelog server FILE`).
 Names and defaults are Kafka's. A start refuses an unknown name, an impossible value and an
 impossible combination (for instance a controller without a listener of its own) with a line that
-names it. The smallest file is `node.id=1`: one process that is broker and controller.
+names it. The smallest file is `node.id=1`: one process that is broker and controller. For groups on
+one broker add `offsets.topic.replication.factor=1`, as in [start.md](start.md).
 
 These defaults differ from Kafka's: `broker.session.timeout.ms` and `broker.heartbeat.interval.ms`
 (a dead leader is replaced sooner), `queued.max.request.bytes` (memory has a limit), `log.dir`,
