@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 DECISIONS = "src/tidelog/controller/decisions"
 ADVICE = "tests/unit/controller/test_advice_of_resizes.py"
 BEGINNINGS = "tests/unit/controller/test_resize_beginnings.py"
+MENDED = "tests/unit/controller/test_mended_topics.py"
 FOLLOWED = "tests/component/controller/test_followed_changes.py"
 RESIZES = (
     "tests/unit/controller/test_resizing.py tests/unit/controller/test_resizing_model.py "
@@ -336,6 +337,48 @@ MUTANTS = (
         "empty if empty == members else empty.difference(noted)",
         "empty.difference(noted)",
         "tests/unit/controller/test_agreement.py",
+    ),
+    Mutant(
+        "31: a replica that was deleted is proof against a new topic of the name",
+        f"{DECISIONS}/deletion.py::note_confirmed",
+        "    if gone.keys() &",
+        "    if was_accepted(cluster) and gone.keys() &",
+        MENDED,
+    ),
+    Mutant(
+        "31: a replica that a stop has left is forgotten",
+        f"{DECISIONS}/deletion.py::note_confirmed",
+        "        if stop.delete:\n",
+        "        if True:\n",
+        MENDED,
+    ),
+    Mutant(
+        "31: a replica whose stop was fenced counts as deleted",
+        "src/tidelog/controller/outbox.py::Outbox._stop",
+        "stop._replace(delete=False) if is_older else stop",
+        "stop",
+        "tests/wire/test_controller_levels.py",
+    ),
+    Mutant(
+        "31: a partition counts as written by hand after the controller has removed it",
+        f"{DECISIONS}/nodes.py::_note_own",
+        "        rewritten -= {TopicPartition(*place)}\n",
+        "        pass\n",
+        MENDED,
+    ),
+    Mutant(
+        "31: a topic that the controller creates counts as written by hand",
+        f"{DECISIONS}/nodes.py::_note_own",
+        " or path not in cluster.versions)",
+        ")",
+        MENDED,
+    ),
+    Mutant(
+        "31: what was written by hand is forgotten by any write of the topic's node",
+        f"{DECISIONS}/nodes.py::_note_own",
+        "(isinstance(write, Remove) or path not in cluster.versions)",
+        "True",
+        MENDED,
     ),
     Mutant(
         "31: a correction without the topic's id believes that no broker has a replica",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.controller_process import RecordedBroker, World, run, topic
 from tests.support.lone_broker import until
-from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.cluster import ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
@@ -243,6 +243,8 @@ def test_the_note_of_a_stop_that_is_fenced_goes() -> None:
         broker = await versioned(world, controller.listener_port)
         assert (await broker.forward(topic("t", 1, 1), 7)).topics[0].error_code == 0
         broker.stop_errors = [int(ErrorCode.FENCED_LEADER_EPOCH)]
+        held = {(controller.cluster.topic_id("t"), 0): LogEnd(-1, 9, 5)}
+        controller.cluster.inventories[1] = held
 
         def taken_away(cluster: ClusterState) -> Decision[None]:
             where = TopicPartition("t", 0)
@@ -257,6 +259,7 @@ def test_the_note_of_a_stop_that_is_fenced_goes() -> None:
         await controller.perform(taken_away)
         await until(lambda: controller.cluster.topic_histories["t"].pending_stops == {})
         assert len(broker.told_in(STOP)) == 1
+        assert controller.cluster.inventories[1] == held, "it has the replica still"
 
     run(scenario)
 

@@ -411,7 +411,7 @@ class Outbox:
             is_older = code == ErrorCode.FENCED_LEADER_EPOCH and stop.leader_epoch >= 0
             if code is None or is_older:
                 # Fenced: the replica was assigned again since, and its stop is owed no longer.
-                done.append(stop)
+                done.append(stop._replace(delete=False) if is_older else stop)
                 refused.pop((topic, stop.partition), None)
             else:
                 what = f"not stopped on broker {self.broker}: {ErrorCode(code).name}"

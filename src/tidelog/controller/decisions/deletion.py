@@ -134,14 +134,15 @@ def take_up(cluster: ClusterState, enabled: bool = True) -> Decision[list[str]]:
 
 
 def note_confirmed(cluster: ClusterState, broker: int, stopped: Iterable[Stop]) -> None:
-    """Remember in memory that a broker has deleted replicas."""
+    """Remember in memory that a broker has deleted replicas: what it reported of them before is no
+    proof against a later topic of the name. A stop without ``delete`` has left its replica."""
     gone: dict[tuple[UUID, int], set[int]] = {}
     for stop in stopped:
         if stop.name in cluster.marked:
             cluster.confirmed.setdefault(stop.name, set()).add((broker, stop.partition))
-        gone.setdefault((stop.topic_id, stop.partition), set()).add(stop.partition_epoch)
-    if was_accepted(cluster):
-        # In such a store a replica that nothing assigns is kept, and listed: not these.
+        if stop.delete:
+            gone.setdefault((stop.topic_id, stop.partition), set()).add(stop.partition_epoch)
+    if gone.keys() & cluster.inventories.get(broker, {}).keys():
         forget_replicas(
             cluster,
             broker,

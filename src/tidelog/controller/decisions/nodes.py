@@ -139,6 +139,19 @@ def note_rewritten(cluster: ClusterState, paths: Iterable[str]) -> None:
         cluster.loaded = cluster.loaded._replace(rewritten=frozenset((*there, *written)))
 
 
+def _note_own(cluster: ClusterState, write: Write) -> None:
+    """Note that what other programs have written ends with an incarnation that a controller's own
+    write removes, or with a topic that it removes or creates."""
+    path, rewritten = write.path, cluster.loaded.rewritten
+    above, _, name = path.rpartition("/")
+    place = None if path.endswith("/state") else layout.partition_of(path)
+    if place is not None and isinstance(write, Remove):
+        rewritten -= {TopicPartition(*place)}
+    elif above == layout.TOPICS and (isinstance(write, Remove) or path not in cluster.versions):
+        rewritten = frozenset(tp for tp in rewritten if tp.topic != name)
+    cluster.loaded = cluster.loaded._replace(rewritten=rewritten)
+
+
 def _may_exist(cluster: ClusterState, topic: str) -> bool:
     path = layout.topic(topic)
     return path in cluster.versions or path in cluster.damaged or topic in cluster.topic_histories
@@ -242,6 +255,8 @@ def apply(cluster: ClusterState, writes: Iterable[Write]) -> None:
     for write in writes:
         cluster.damaged.pop(write.path, None)
         cluster.ephemeral.pop(write.path, None)
+        if cluster.loaded.rewritten:
+            _note_own(cluster, write)
         if isinstance(write, Remove):
             cluster.versions.pop(write.path, None)
             _remove(cluster, write.path)

@@ -1,0 +1,180 @@
+"""Nodes of a topic that were torn and put right while a controller runs, and what brokers report.
+
+What a controller knows is newer than the reports of brokers: these are as old as registrations.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from uuid import UUID
+
+import msgspec
+
+from tests.support.controller_world import World
+from tidelog.controller.decisions.cluster import ClusterState, LoadedStore, LogEnd
+from tidelog.controller.decisions.creation import TopicToCreate
+from tidelog.controller.decisions.decision import Put, Remove
+from tidelog.controller.decisions.deletion import (
+    PendingDelete,
+    confirm,
+    delete_topics,
+    note_confirmed,
+)
+from tidelog.controller.decisions.external_changes import Taken, changed, take_up
+from tidelog.controller.decisions.nodes import load, note_rewritten
+from tidelog.controller.decisions.registration import Address, Registration, expire, register
+from tidelog.controller.decisions.settlement import elect_awaited
+from tidelog.controller.decisions.soft_state import note_session, presume_all, take_report
+from tidelog.controller.decisions.stops import stops_of
+from tidelog.controller.decisions.uncertain_replicas import settle_noted
+from tidelog.metadata import layout
+from tidelog.metadata.records import PartitionNode, Record
+from tidelog.metadata.store import Create, Delete, Operation, Set
+from tidelog.model.registration import FormerRegistration
+from tidelog.model.topics import TopicPartition
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+TOPIC, STATE, NODE = layout.topic("t"), layout.state(*T0), layout.partition(*T0)
+END = LogEnd(1, 0, 5)
+_incarnations = count(100)
+
+
+def made(*replicas: int) -> World:
+    """Topic t with one partition; the brokers registered before it was created."""
+    world = World(1, 2, 3)
+    world.cluster.inventories = {1: {}, 2: {}, 3: {}}
+    world.create(TopicToCreate("t", assignment=((0, replicas or (1, 2)),)))
+    return world
+
+
+def reported(world: World) -> UUID:
+    """The brokers have registered with the replicas of t, and a controller has loaded the store."""
+    cluster = world.cluster
+    topic_id = cluster.topic_id("t")
+    cluster.inventories = {1: {(topic_id, 0): END}, 2: {(topic_id, 0): END}, 3: {}}
+    cluster.held[topic_id] = "t"
+    newest = cluster.counters[layout.PARTITION_EPOCH]
+    cluster.loaded = LoadedStore(cluster.revision, newest)
+    return topic_id
+
+
+def deleted(world: World) -> None:
+    """The topic t is deleted, and both brokers say that they did."""
+    world.do(delete_topics(world.cluster, [PendingDelete("t")]))
+    for broker in (1, 2):
+        stops = stops_of(world.cluster, broker)
+        note_confirmed(world.cluster, broker, stops)
+        world.do(confirm(world.cluster, broker, stops))
+    assert not world.cluster.deletions
+
+
+def assigned(world: World, *replicas: int) -> bytes:
+    """The node of t with other replicas."""
+    return layout.encode(
+        msgspec.structs.replace(world.cluster.topics["t"], partitions={0: list(replicas)})
+    )
+
+
+def comes(world: World, broker: int, *, is_empty: bool) -> None:
+    """A new process of a broker registers, with its replica of t-0 or without one."""
+    cluster = world.cluster
+    topic_id = UUID(int=1)
+    asked = Registration(
+        *(broker, "", UUID(int=next(_incarnations)), UUID(int=broker)),
+        (Address("PLAINTEXT", f"h{broker}", 1, "PLAINTEXT"),),
+        *(None, FormerRegistration.CLEAN, {} if is_empty else {(topic_id, 0): END}),
+        held={topic_id: "t"},
+    )
+    take_report(cluster, asked)
+    world.commit_only(register(cluster, asked, 1).writes)
+    note_session(cluster, broker)
+    world.commit_only(elect_awaited(cluster, broker).writes)
+
+
+def outside(world: World, *operations: Operation) -> Taken:
+    """Another program writes; the controller, which may know more than the store, acts."""
+    assert world.tree.apply(world.session, operations) is None
+    nodes = world.nodes()
+    found = changed(world.cluster, {x.path: nodes.get(x.path) for x in operations})
+    decision = take_up(world.cluster, found, world.chance, deletes=True)
+    world.commit_only(decision.writes)
+    return decision.answer
+
+
+def begun_again(world: World, *operations: Operation) -> ClusterState:
+    """What another program writes while no controller runs, and the next controller loads."""
+    assert world.tree.apply(world.session, operations) is None
+    cluster = world.cluster = ClusterState()
+    load(cluster, world.nodes())
+    presume_all(cluster)
+    world.commit_only(settle_noted(cluster).writes)
+    return cluster
+
+
+# What was deleted ---------------------------------------------------------------------------------
+
+
+def test_a_deleted_replica_is_no_proof_against_a_new_topic_of_the_name() -> None:
+    """The new topic was damaged by the repair of a node, and elected no leader."""
+    world = made()
+    former = reported(world)
+    deleted(world)
+    world.create(TopicToCreate("t", assignment=((0, (1, 2)),)))
+    cluster = world.cluster
+    assert cluster.topic_id("t") != former
+    whole = world.nodes()[NODE].data
+    outside(world, Set(NODE, b"torn"))
+    outside(world, Set(NODE, whole))
+    assert cluster.damaged == {}
+    # The node of the broker is not in the store of these tests.
+    world.commit_only(expire(cluster, [1]).writes[:-1])
+    assert cluster.states[T0].leader == 2
+
+
+def test_a_stop_that_has_left_its_replica_forgets_none() -> None:
+    """Its broker was assigned the partition again, and answered that the stop is an older one."""
+    world = made()
+    topic_id = reported(world)
+    world.do(delete_topics(world.cluster, [PendingDelete("t")]))
+    (stop,) = stops_of(world.cluster, 1)
+    note_confirmed(world.cluster, 1, [stop._replace(delete=False)])
+    assert world.cluster.inventories[1] == {(topic_id, 0): END}
+    # Nor does one of another incarnation.
+    note_confirmed(world.cluster, 1, [stop._replace(partition_epoch=2)])
+    assert world.cluster.inventories[1] == {(topic_id, 0): END}
+    note_confirmed(world.cluster, 1, [stop._replace(partition_epoch=1)])
+    assert world.cluster.inventories[1] == {}
+
+
+def test_a_topic_that_the_controller_creates_began_here_whatever_was_written_before() -> None:
+    """A tool had removed the nodes of a former one: the new topic counted as written by hand."""
+    world = made()
+    reported(world)
+    paths = [STATE, NODE, layout.partitions("t"), TOPIC, layout.topic_history("t")]
+    outside(world, *(Delete(path) for path in paths))
+    assert world.cluster.loaded.rewritten == {T0}
+    world.create(TopicToCreate("t", assignment=((0, (1, 2)),)))
+    outside(world, Create(layout.topic_configs("t"), b'{"version":1,"config":{}}'))
+    assert world.cluster.damaged == {}
+
+
+def test_what_another_program_wrote_ends_with_the_partition_or_the_topic() -> None:
+    world = made()
+    reported(world)
+    cluster = world.cluster
+    for path in (NODE, STATE, TOPIC):
+        whole = world.nodes()[path].data
+        outside(world, Set(path, b"torn"))
+        outside(world, Set(path, whole))
+    note_rewritten(cluster, [layout.partition(*T1)])
+    assert cluster.loaded.rewritten == {T0, T1}
+    # The controller's own writes to a partition that is there make none.
+    retired: Record = PartitionNode(1, retirement_epoch=4)
+    world.commit_only((Put(NODE, retired), Put(STATE, cluster.states[T0]), Remove(STATE)))
+    world.commit_only((Put(TOPIC, cluster.topics["t"]),))
+    assert cluster.loaded.rewritten == {T0, T1}
+    world.commit_only((Remove(NODE),))
+    assert cluster.loaded.rewritten == {T1}
+    cluster.loaded = cluster.loaded._replace(rewritten=frozenset({T1, U0}))
+    world.commit_only((Remove(layout.partitions("t")), Remove(TOPIC)))
+    assert cluster.loaded.rewritten == {U0}
