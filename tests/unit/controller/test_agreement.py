@@ -105,9 +105,11 @@ def test_a_wrong_assignment_is_corrected_if_that_makes_no_replica_stale(level: L
     replica = {(topic_id, 0): LogEnd(1, 0, 5)}
     hosts: dict[int, dict[tuple[UUID, int], LogEnd]] = {1: replica, 2: replica, 3: {}}
     one, both = (StorePast(uncertain=UncertainReplicas({"t": {0: x}})) for x in ([1], [1, 2]))
+    eligible = PartitionState(-1, 1, 1, [], eligible_replicas=[1])
 
     def written(partitions: dict[int, list[int]], **changes: Any) -> tuple[ClusterState, list[str]]:
-        cluster = read_with(world, topic=wrong)
+        state = changes.pop("state", world.cluster.states[T0])
+        cluster = read_with(world, topic=wrong, state=state)
         assert list(cluster.damaged) == [layout.state(*T0)]
         cluster.level, cluster.brokers = level, world.cluster.brokers
         cluster.inventories = hosts
@@ -135,11 +137,15 @@ def test_a_wrong_assignment_is_corrected_if_that_makes_no_replica_stale(level: L
         # What is to lead then has none, and was not noted; or no member has one.
         (right.partitions, {"inventories": {**hosts, 1: {}}}),
         (right.partitions, {"inventories": {1: {}, 2: {}, 3: {}}, "past": both}),
+        # Nor has the only eligible one.
+        (right.partitions, {"state": eligible, "inventories": {**hosts, 1: {}}}),
+        # What a member has is not known yet.
+        (right.partitions, {"presumed": {1}}),
         # The state agrees with neither, or it does not contradict what is known.
         ({0: [3, 1], 1: [2, 3]}, {}),
         ({0: [3, 2], 1: [2, 1]}, {}),
     ):
-        cluster, errors = written(refused, **changes)
+        cluster, errors = written(refused, **dict(changes))
         assert cluster.topics["t"] == wrong
         assert list(cluster.damaged) == [layout.state(*T0)]
         assert "the former ones are restored" in errors[0]

@@ -9,6 +9,7 @@ from itertools import count
 from uuid import UUID
 
 import msgspec
+import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller.decisions.cluster import ClusterState, LoadedStore, LogEnd
@@ -28,7 +29,7 @@ from tidelog.controller.decisions.soft_state import note_session, presume_all, t
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.controller.decisions.uncertain_replicas import settle_noted
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionNode, Record
+from tidelog.metadata.records import PartitionNode, PartitionState, Record
 from tidelog.metadata.store import Create, Delete, Operation, Set
 from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
@@ -178,3 +179,109 @@ def test_what_another_program_wrote_ends_with_the_partition_or_the_topic() -> No
     cluster.loaded = cluster.loaded._replace(rewritten=frozenset({T1, U0}))
     world.commit_only((Remove(layout.partitions("t")), Remove(TOPIC)))
     assert cluster.loaded.rewritten == {U0}
+
+
+# What the controller counted ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_known_state_corrects_an_assignment_that_is_newer_than_the_reports(
+    is_empty: bool,
+) -> None:
+    """The correction was refused: the brokers had registered before the topic was created, and
+    "broker 1 has no replica" was said of one that has it."""
+    world = made()
+    cluster, right = world.cluster, world.nodes()[TOPIC].data
+    newest, wrong = cluster.states[T0], assigned(world, 3, 2)
+    outside(world, Set(TOPIC, b"torn"))
+    outside(world, Set(TOPIC, wrong))
+    assert list(cluster.damaged) == [STATE]
+    if is_empty:
+        # It is noted, and leaves the ISR.
+        comes(world, 1, is_empty=True)
+    taken = outside(world, Set(TOPIC, right))
+    assert (taken.errors, cluster.damaged) == ([], {})
+    assert cluster.topics["t"].partitions == {0: [1, 2]}
+    now = cluster.states[T0]
+    assert now.isr == ([2] if is_empty else newest.isr)
+    assert now.leader == now.isr[0] and now.leader_epoch > newest.leader_epoch
+
+
+@pytest.mark.parametrize("first", ["state", "topic"])
+def test_a_state_written_by_hand_is_believed_by_no_assignment_that_was_written_after_it(
+    first: str,
+) -> None:
+    """It was taken up without a line once the topic's node had been torn: all replicas became
+    stale."""
+    world = made()
+    cluster, right = world.cluster, world.nodes()[TOPIC].data
+    reported(world)
+    newest, wrong = cluster.states[T0], assigned(world, 3)
+    by_hand = [Set(STATE, layout.encode(PartitionState(3, 5, 1, [3]))), Set(TOPIC, b"torn")]
+    for operation in by_hand if first == "state" else reversed(by_hand):
+        outside(world, operation)
+    assert cluster.damaged.keys() == {STATE, TOPIC}
+    assert f"{TOPIC} cannot be read" in str(cluster.damaged[STATE])
+    (line,) = outside(world, Set(TOPIC, wrong)).errors
+    assert f"leader epoch 0 and ISR {newest.isr}: put a copy of that state back first" in line
+    assert "\n" not in line
+    assert list(cluster.damaged) == [STATE] and cluster.damaged[STATE].former == newest
+    assert set(cluster.hosts(T0)) == {1, 2, 3}
+    # As the line says.
+    outside(world, Set(STATE, layout.encode(newest)))
+    outside(world, Set(TOPIC, right))
+    assert (cluster.damaged, cluster.topics["t"].partitions) == ({}, {0: [1, 2]})
+    assert cluster.states[T0].isr == newest.isr
+
+
+def test_a_state_written_beside_a_torn_topic_counts_where_the_known_one_agrees_too() -> None:
+    world = made()
+    cluster, right = world.cluster, world.nodes()[TOPIC].data
+    outside(world, Set(TOPIC, b"torn"))
+    outside(world, Set(STATE, layout.encode(PartitionState(2, 5, 1, [2]))))
+    assert cluster.damaged.keys() == {STATE, TOPIC}
+    outside(world, Set(TOPIC, right))
+    assert (cluster.damaged, cluster.states[T0].isr) == ({}, [2])
+
+
+def test_the_damage_of_a_state_ends_with_all_nodes_of_its_topic() -> None:
+    world = made()
+    cluster = world.cluster
+    outside(world, Set(STATE, layout.encode(PartitionState(3, 5, 1, [3]))))
+    assert list(cluster.damaged) == [STATE]
+    paths = [STATE, NODE, layout.partitions("t"), TOPIC, layout.topic_history("t")]
+    outside(world, *(Delete(path) for path in paths))
+    assert (cluster.damaged, cluster.topics, cluster.states) == ({}, {}, {})
+
+
+def test_a_state_that_is_taken_up_is_no_proof_of_itself() -> None:
+    """A state that cannot be right was restored in the place of the one that is."""
+    world = made()
+    whole = world.nodes()[STATE].data
+    cluster = begun_again(world, Set(STATE, b"torn"))
+    outside(world, Set(STATE, layout.encode(PartitionState(3, 11, 1, [3]))))
+    assert cluster.damaged[STATE].former is None
+    assert outside(world, Set(STATE, whole)).errors == []
+    assert (cluster.damaged, cluster.states[T0].isr) == ({}, [1, 2])
+
+
+# Members that came back empty ---------------------------------------------------------------------
+
+
+def test_where_all_disks_are_lost_both_nodes_are_put_right_while_no_controller_runs() -> None:
+    """As the line says that refuses the correction; it named no way out."""
+    world = made(1)
+    for broker in (1, 2, 3):
+        comes(world, broker, is_empty=broker != 1)
+    right = world.nodes()[TOPIC].data
+    cluster = begun_again(world, Set(TOPIC, assigned(world, 3)))
+    for broker in (1, 2, 3):
+        comes(world, broker, is_empty=True)
+    assert cluster.past.uncertain.topics == {"t": {0: [1, 3]}}
+    (line,) = [x for x in outside(world, Set(TOPIC, right)).errors if "not corrected" in x]
+    assert "If their disks are lost, put both nodes right while no controller runs" in line
+    cluster = begun_again(world, Set(TOPIC, right))
+    comes(world, 1, is_empty=True)
+    now = cluster.states[T0]
+    assert (now.leader, now.isr, now.is_unclean_leader) == (1, [1], True)
+    assert layout.UNCERTAIN_REPLICAS not in world.nodes()

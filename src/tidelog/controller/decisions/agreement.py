@@ -27,6 +27,8 @@ Its content is kept, and counts again once the others agree.
 | a partition's node, and a removal of that or a later | the partition's node is damaged: it is an |
 | incarnation in the topic's history | older copy |
 | a partition's node, and the incarnation of a replica | the same: the replicas would become stale |
+| a state that another program wrote, and an assignment | the state is damaged: all replicas could |
+| with which the newest known state does not agree | become stale by two nodes written by hand |
 | a replica, and neither state nor node of its | the state is damaged: the partition is not new |
 | partition | |
 
@@ -401,6 +403,34 @@ def _states(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator
             yield Damaged(layout.state(*tp), why, state)
 
 
+def unproved(cluster: ClusterState, known: Mapping[str, Record | None]) -> Iterator[Damaged]:
+    """Yield the states that other programs have written in the place of ``known`` ones, by path,
+    where the assignment does not agree with these either: all replicas could become stale by two
+    nodes that were written by hand, one after the other."""
+    if cluster.went_back is not None:
+        return
+    for path, newest in sorted(known.items()):
+        place = layout.partition_of(path)
+        if place is None or not isinstance(newest, PartitionState):
+            continue
+        tp, topic = TopicPartition(*place), layout.topic(place[0])
+        state, replicas = cluster.states.get(tp), cluster.replicas(tp)
+        if state is None or state == newest:
+            continue
+        if replicas and _why_not_of(cluster, tp, newest, replicas) is None:
+            continue
+        if not replicas and tp.topic not in cluster.topics and topic not in cluster.damaged:
+            # All of it is gone.
+            continue
+        why = (
+            f"another program has written it, and {topic} "
+            f"{f'assigns the partition to {replicas}' if replicas else 'cannot be read'}. The "
+            f"controller knows leader epoch {newest.leader_epoch} and ISR {newest.isr}: put a copy "
+            f"of that state back first, then {topic}"
+        )
+        yield Damaged(path, why, state)
+
+
 def corrected(
     cluster: ClusterState, name: str, present: TopicNode, written: TopicNode, topic_id: str | None
 ) -> tuple[dict[int, list[int]], list[str]]:
@@ -451,11 +481,24 @@ def _why_not_corrected(
                 f"back if that is the wrong node, otherwise move the folder off broker {broker}, "
                 "and start that again"
             )
+    if newest == state:
+        # The controller counted this very state: a member that came back empty since is noted.
+        return None
     members = {*state.isr, *state.eligible_replicas}
+    awaited = sorted(members & cluster.presumed)
+    if awaited:
+        return f"write it again once broker {awaited[0]} has registered, which {damaged.path} names"
     empty = {x for x in members & here if cluster.any_log_end(x, tp, topic_id) is None}
     noted = cluster.past.uncertain.topics.get(tp.topic, {}).get(tp.partition, ())
+    if empty and empty == members:
+        # The notes say only that this state names them, which may be the wrong node.
+        return (
+            f"none of {sorted(members)}, which {damaged.path} names as in sync, has a replica: put "
+            "that back if it is the wrong node. If their disks are lost, put both nodes right "
+            "while no controller runs"
+        )
     # One that is noted leads only if no other member has more.
-    unsafe = empty if empty == members else empty.difference(noted)
+    unsafe = empty.difference(noted)
     if unsafe:
         return (
             f"broker {min(unsafe)} has no replica, and {damaged.path} names it as in sync: put "

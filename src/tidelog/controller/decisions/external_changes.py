@@ -25,7 +25,7 @@ Owns the meaning of each external change. How the controller notices it: see
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -189,9 +189,7 @@ def _judge(cluster: ClusterState, nodes: Mapping[str, Node | None], taken: Taken
     counted = {layout.state(*tp): x for tp, x in cluster.states.items() if tp.topic in topics}
     # A state that is taken up now is no proof of itself.
     former = {x: y for x, y in counted.items() if x not in nodes} | taken.former
-    taken.errors += check_agreement(cluster, topics)
-    for path in former.keys() & cluster.damaged:
-        cluster.damaged[path] = replace(cluster.damaged[path], former=former[path])
+    taken.errors += check_agreement(cluster, topics, former)
 
 
 def settled_again(

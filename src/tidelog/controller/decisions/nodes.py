@@ -17,6 +17,7 @@ from tidelog.controller.decisions.agreement import (
     put_aside,
     to_judge,
     uncounted,
+    unproved,
 )
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Remove, Write
@@ -114,15 +115,22 @@ def load(cluster: ClusterState, nodes: Mapping[str, Node]) -> None:
         cluster.topics[name] = node
 
 
-def check_agreement(cluster: ClusterState, topics: Collection[str]) -> list[str]:
+def check_agreement(
+    cluster: ClusterState,
+    topics: Collection[str],
+    known: Mapping[str, PartitionState] | None = None,
+) -> list[str]:
     """Judge the nodes of topics by each other again; return a line for each that is damaged now.
 
-    Call it when other programs have written nodes of these topics.
+    Call it when other programs have written nodes of these topics. What is damaged keeps the state
+    that was known before, from the damage before or, by path, from ``known``.
     """
-    former = {path: damaged.former for path, damaged in cluster.damaged.items()}
+    former = {path: x.former for path, x in cluster.damaged.items() if x.former is not None}
+    former |= known or {}
     for path, record in put_aside(cluster, topics):
         _put(cluster, path, record)
     lines = _damage(cluster, contradicted_of(cluster, topics))
+    lines += _damage(cluster, unproved(cluster, former))
     for path in former.keys() & cluster.damaged:
         cluster.damaged[path] = replace(cluster.damaged[path], former=former[path])
     return lines
