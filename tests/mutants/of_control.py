@@ -423,6 +423,13 @@ MUTANTS = (
         MENDED,
     ),
     Mutant(
+        "31: an empty member of a state that cannot be read is not noted beside a wrong topic",
+        f"{DECISIONS}/registration.py::_may_count",
+        "        or not states\n",
+        "",
+        MENDED,
+    ),
+    Mutant(
         "31: a correction without the topic's id believes that no broker has a replica",
         f"{DECISIONS}/agreement.py::corrected",
         "set(former).difference(replicas), known_id",
@@ -432,7 +439,7 @@ MUTANTS = (
     Mutant(
         "31: a member that a wrong topic node leaves out comes back empty, and is not noted",
         f"{DECISIONS}/registration.py::_may_count",
-        "or any(isinstance(x, PartitionState) and broker in _named(x) for x in states)",
+        "or any(broker in _named(x) for x in states)",
         "",
         "tests/unit/controller/test_registration.py",
     ),

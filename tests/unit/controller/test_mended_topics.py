@@ -268,6 +268,22 @@ def test_a_state_that_is_taken_up_is_no_proof_of_itself() -> None:
 # Members that came back empty ---------------------------------------------------------------------
 
 
+def test_an_empty_member_is_noted_where_neither_its_state_nor_its_topic_is_right() -> None:
+    """It led once both were repaired: no assignment named it, and no state was known."""
+    world = made()
+    for broker in (1, 2, 3):
+        comes(world, broker, is_empty=broker == 3)
+    topic, state = world.nodes()[TOPIC].data, world.nodes()[STATE].data
+    cluster = begun_again(world, Set(STATE, b"torn"), Set(TOPIC, assigned(world, 3)))
+    assert list(cluster.damaged) == [STATE]
+    comes(world, 2, is_empty=True)
+    assert cluster.past.uncertain.topics == {"t": {0: [2]}}
+    cluster = begun_again(world, Set(STATE, state), Set(TOPIC, topic))
+    assert not cluster.damaged and cluster.states[T0].isr == [1]
+    world.commit_only(expire(cluster, [1]).writes)
+    assert cluster.states[T0].leader == -1
+
+
 def test_where_all_disks_are_lost_both_nodes_are_put_right_while_no_controller_runs() -> None:
     """As the line says that refuses the correction; it named no way out."""
     world = made(1)

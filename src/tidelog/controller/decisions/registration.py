@@ -296,12 +296,15 @@ def _may_count(cluster: ClusterState, broker: int, tp: TopicPartition) -> bool:
     """Return whether a state that cannot be read may name a broker as a member."""
     history = cluster.topic_histories.get(tp.topic)
     damaged = cluster.damaged.get(layout.state(*tp))
-    states = () if damaged is None else (damaged.record, damaged.former)
+    known = () if damaged is None else (damaged.record, damaged.former)
+    states = [x for x in (cluster.states.get(tp), *known) if isinstance(x, PartitionState)]
     return (
         not cluster.replicas(tp)
         or broker in cluster.hosts(tp)
-        # The topic's node may be the wrong one, and its assignment leave out a member.
-        or any(isinstance(x, PartitionState) and broker in _named(x) for x in states)
+        # The topic's node may be the wrong one, and its assignment leave out a member: while no
+        # state is known that may be any broker.
+        or not states
+        or any(broker in _named(x) for x in states)
         # The targets of a move are in the state only.
         or (history is not None and tp.partition in history.original_replicas)
     )
