@@ -137,9 +137,9 @@ MUTANTS = (
     ),
     Mutant(
         "31: the newest state is forgotten beside one that other nodes contradict",
-        f"{DECISIONS}/external_changes.py::_judge",
-        "| taken.former",
-        "",
+        f"{DECISIONS}/agreement.py::former_nodes",
+        "            former[layout.state(*tp)] = state\n",
+        "            pass\n",
         "tests/unit/controller/test_agreement.py",
     ),
     Mutant(
@@ -375,16 +375,44 @@ MUTANTS = (
     ),
     Mutant(
         "31: a state that cannot be right is the newest one, because it is there",
-        f"{DECISIONS}/external_changes.py::_judge",
-        " if x not in nodes}",
-        "}",
+        f"{DECISIONS}/external_changes.py::take_up",
+        "(cluster, _topics(nodes), former)",
+        "(cluster, _topics(nodes), {**former_nodes(cluster, _topics(nodes)), **former})",
+        MENDED,
+    ),
+    Mutant(
+        "31: a state that was read beside a torn topic is a known one",
+        f"{DECISIONS}/agreement.py::former_nodes",
+        "        if cluster.replicas(tp) or _why_not_of(cluster, tp, state, replicas) is None:\n",
+        "        if True:\n",
+        MENDED,
+    ),
+    Mutant(
+        "31: a state is forgotten once its topic's node has been torn",
+        f"{DECISIONS}/agreement.py::former_nodes",
+        " or _why_not_of(cluster, tp, state, replicas) is None",
+        "",
+        MENDED,
+    ),
+    Mutant(
+        "31: a state is forgotten once a report has shown its topic as wrong",
+        f"{DECISIONS}/nodes.py::judge_reports",
+        "former_nodes(cluster, topics)",
+        "{}",
+        MENDED,
+    ),
+    Mutant(
+        "31: a replica that is younger than the reports becomes stale beside a damaged state",
+        f"{DECISIONS}/cluster.py::ClusterState.hosts",
+        "x in named or ",
+        "",
         MENDED,
     ),
     Mutant(
         "31: a replica that was deleted is proof against a new topic of the name",
         f"{DECISIONS}/deletion.py::note_confirmed",
-        "    if gone.keys() &",
-        "    if was_accepted(cluster) and gone.keys() &",
+        "    if gone:\n",
+        "    if gone and was_accepted(cluster):\n",
         MENDED,
     ),
     Mutant(
@@ -404,8 +432,8 @@ MUTANTS = (
     Mutant(
         "31: a partition counts as written by hand after the controller has removed it",
         f"{DECISIONS}/nodes.py::_note_own",
-        "        rewritten -= {TopicPartition(*place)}\n",
-        "        pass\n",
+        "            partitions.add(TopicPartition(*place))\n",
+        "            pass\n",
         MENDED,
     ),
     Mutant(
@@ -418,7 +446,7 @@ MUTANTS = (
     Mutant(
         "31: what was written by hand is forgotten by any write of the topic's node",
         f"{DECISIONS}/nodes.py::_note_own",
-        "(isinstance(write, Remove) or path not in cluster.versions)",
+        "(is_gone or path not in cluster.versions)",
         "True",
         MENDED,
     ),
@@ -439,7 +467,7 @@ MUTANTS = (
     Mutant(
         "31: a member that a wrong topic node leaves out comes back empty, and is not noted",
         f"{DECISIONS}/registration.py::_may_count",
-        "or any(broker in _named(x) for x in states)",
+        "or any(broker in named_in(x) for x in states)",
         "",
         "tests/unit/controller/test_registration.py",
     ),

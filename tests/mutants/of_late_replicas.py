@@ -46,8 +46,8 @@ MUTANTS = (
     Mutant(
         "a replica that was deleted counts as late",
         "src/tidelog/controller/decisions/deletion.py::note_confirmed",
-        "        forget_replicas(\n            cluster,\n            broker,\n            lambda",
-        "        (lambda *_: None)(\n            cluster,\n            broker,\n            lambda",
+        "        forget_replicas(\n            cluster,\n",
+        "        (lambda *_, **__: None)(\n            cluster,\n",
         UNIT,
     ),
     Mutant(

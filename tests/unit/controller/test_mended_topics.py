@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.support.controller_world import World
+from tidelog.controller import requests
 from tidelog.controller.decisions.cluster import ClusterState, LoadedStore, LogEnd
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put, Remove
@@ -22,7 +23,7 @@ from tidelog.controller.decisions.deletion import (
     note_confirmed,
 )
 from tidelog.controller.decisions.external_changes import Taken, changed, take_up
-from tidelog.controller.decisions.nodes import load, note_rewritten
+from tidelog.controller.decisions.nodes import judge_reports, load, note_rewritten
 from tidelog.controller.decisions.registration import Address, Registration, expire, register
 from tidelog.controller.decisions.settlement import elect_awaited
 from tidelog.controller.decisions.soft_state import note_session, presume_all, take_report
@@ -263,6 +264,88 @@ def test_a_state_that_is_taken_up_is_no_proof_of_itself() -> None:
     assert cluster.damaged[STATE].former is None
     assert outside(world, Set(STATE, whole)).errors == []
     assert (cluster.damaged, cluster.states[T0].isr) == ({}, [1, 2])
+
+
+@pytest.mark.parametrize("which", ["topic", "state"])
+def test_a_replica_that_is_younger_than_the_reports_becomes_stale_by_no_damage(which: str) -> None:
+    """A channel that broke began again with a FULL that left it out: its broker deleted it."""
+    world = made()
+    cluster = world.cluster
+    wrong = assigned(world, 2)
+    moving = msgspec.structs.replace(cluster.states[T0], isr=[1, 3], target_replicas=[1, 3])
+    world.commit_only((Put(STATE, moving),))
+    if which == "topic":
+        outside(world, Set(TOPIC, b"torn"))
+        outside(world, Set(TOPIC, wrong))
+    else:
+        outside(world, Set(STATE, b"torn"))
+    assert list(cluster.damaged) == [STATE]
+    for broker in (1, 2, 3):
+        full = requests.leader_and_isr(
+            *(cluster, requests.Sender(1, "PLAINTEXT"), broker),
+            *(cluster.partitions_of(broker), requests.FULL),
+        )
+        (topic,) = full.topic_states
+        (sent,) = topic.partition_states
+        assert (sent.partition_index, sent.leader, sent.leader_epoch) == (0, -1, -1)
+    # Of a broker that is not here a deletion does not wait for a replica.
+    del cluster.inventories[3]
+    assert 3 not in cluster.hosts(T0)
+
+
+def empty_third(world: World) -> ClusterState:
+    """All brokers have registered, the third one without a replica."""
+    for broker in (1, 2, 3):
+        comes(world, broker, is_empty=broker == 3)
+    return world.cluster
+
+
+@pytest.mark.parametrize("beside", ["a start", "a later damage"])
+def test_a_state_that_was_read_beside_a_torn_topic_is_no_known_one(beside: str) -> None:
+    """It counted as known, though no assignment had ever agreed with it: a member without a replica
+    led, and the right state was replaced by it."""
+    world = made()
+    state, topic = world.nodes()[STATE].data, world.nodes()[TOPIC].data
+    wrong = Set(STATE, layout.encode(PartitionState(3, 11, 1, [3])))
+    if beside == "a start":
+        begun_again(world, Set(TOPIC, b"torn"), wrong)
+        cluster = empty_third(world)
+    else:
+        begun_again(world, Set(STATE, b"torn"))
+        cluster = empty_third(world)
+        outside(world, Set(TOPIC, b"torn"))
+        outside(world, wrong)
+    assert list(cluster.damaged) == [TOPIC]
+    outside(world, Set(TOPIC, topic))
+    assert list(cluster.damaged) == [STATE] and cluster.damaged[STATE].former is None
+    errors = outside(world, Set(TOPIC, assigned(world, 1, 2, 3))).errors
+    assert any("none of [3]" in x and "has a replica" in x for x in errors)
+    assert cluster.topics["t"].partitions == {0: [1, 2]} and list(cluster.damaged) == [STATE]
+    assert outside(world, Set(STATE, state)).errors == []
+    assert (cluster.damaged, cluster.states[T0].isr) == ({}, [1, 2])
+
+
+def test_a_newer_state_is_taken_up_though_an_old_one_stood_beside_a_torn_topic() -> None:
+    """It stayed damaged: the copy that no assignment agreed with counted as the newest one."""
+    world = made()
+    topic = world.nodes()[TOPIC].data
+    old = layout.encode(PartitionState(3, 0, 1, [3]))
+    cluster = begun_again(world, Set(TOPIC, b"torn"), Set(STATE, old))
+    outside(world, Set(STATE, layout.encode(PartitionState(2, 5, 1, [2]))))
+    outside(world, Set(TOPIC, topic))
+    assert (cluster.damaged, cluster.states[T0].isr) == ({}, [2])
+
+
+def test_a_state_stays_known_where_a_report_has_shown_its_topic_as_wrong() -> None:
+    world = made()
+    cluster, other = world.cluster, UUID(int=4711)
+    newest, wrong = cluster.states[T0], assigned(world, 3)
+    cluster.inventories, cluster.held = {1: {(other, 0): END}}, {other: "t"}
+    assert judge_reports(cluster, {(other, 0): END}, {other: "t"})
+    assert list(cluster.damaged) == [TOPIC]
+    cluster.inventories = {}
+    outside(world, Set(TOPIC, wrong))
+    assert list(cluster.damaged) == [STATE] and cluster.damaged[STATE].former == newest
 
 
 # Members that came back empty ---------------------------------------------------------------------

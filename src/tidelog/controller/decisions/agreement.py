@@ -403,13 +403,36 @@ def _states(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator
             yield Damaged(layout.state(*tp), why, state)
 
 
-def unproved(cluster: ClusterState, known: Mapping[str, Record | None]) -> Iterator[Damaged]:
-    """Yield the states that other programs have written in the place of ``known`` ones, by path,
+def former_nodes(cluster: ClusterState, topics: Collection[str]) -> dict[str, Record]:
+    """Return what counts of topics and their states before a change, by path; of damaged nodes what
+    counted before the damage.
+
+    A state that was read while its topic's node could not be is no proof, unless it agrees with
+    what that node was before. Walks over all states.
+    """
+    former: dict[str, Record] = {
+        path: damaged.former
+        for path, damaged in cluster.damaged.items()
+        if damaged.former is not None and layout.topic_of(path) in topics
+    }
+    former |= {layout.topic(x): cluster.topics[x] for x in topics if x in cluster.topics}
+    for tp, state in cluster.states.items():
+        topic = former.get(layout.topic(tp.topic))
+        if tp.topic not in topics or not isinstance(topic, TopicNode):
+            continue
+        replicas = topic.partitions.get(tp.partition, [])
+        if cluster.replicas(tp) or _why_not_of(cluster, tp, state, replicas) is None:
+            former[layout.state(*tp)] = state
+    return former
+
+
+def unproved(cluster: ClusterState, former: Mapping[str, Record]) -> Iterator[Damaged]:
+    """Yield the states that other programs have written in the place of ``former`` ones, by path,
     where the assignment does not agree with these either: all replicas could become stale by two
     nodes that were written by hand, one after the other."""
     if cluster.went_back is not None:
         return
-    for path, newest in sorted(known.items()):
+    for path, newest in sorted(former.items()):
         place = layout.partition_of(path)
         if place is None or not isinstance(newest, PartitionState):
             continue

@@ -345,11 +345,16 @@ class ClusterState:
         """Return the brokers that host a partition: its replicas and the targets of its move.
 
         While its state node is damaged its targets are unknown: every broker counts that reported
-        a replica of it, also a damaged one: missing metadata deletes nothing (promise 20).
+        a replica of it, also a damaged one, or that the state from before the damage names, which
+        may be newer than the reports: missing metadata deletes nothing (promise 20).
         """
         replicas = self.replicas(tp)
-        if self.damaged and layout.state(*tp) in self.damaged:
-            others = {x for x in {*self.inventories, *self.nameless} if self.log_end(x, tp)}
+        damaged = self.damaged.get(layout.state(*tp)) if self.damaged else None
+        if damaged is not None:
+            former = damaged.former
+            named = named_in(former) if isinstance(former, PartitionState) else set()
+            here = {*self.inventories, *self.nameless}
+            others = {x for x in here if x in named or self.log_end(x, tp)}
             return hosts_of(replicas, sorted(others | {x for x, y in self.broken if y == tp}))
         targets = self.moves.get(tp)
         return replicas if targets is None else hosts_of(replicas, targets)
@@ -439,6 +444,12 @@ class ClusterState:
     def min_insync(self, name: str, replicas: int) -> int:
         """Return the topic's ``min.insync.replicas``, capped at its number of replicas."""
         return min(self.resolve(name).configs.min_insync_replicas, replicas)
+
+
+def named_in(state: PartitionState) -> set[int]:
+    """Return the brokers that a state names: its members, and the targets of its move."""
+    targets = state.target_replicas or ()
+    return {*state.isr, *state.eligible_replicas, *state.unclean_members, *targets}
 
 
 _DRAFTED = (

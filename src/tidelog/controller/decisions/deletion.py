@@ -142,15 +142,14 @@ def note_confirmed(cluster: ClusterState, broker: int, stopped: Iterable[Stop]) 
             cluster.confirmed.setdefault(stop.name, set()).add((broker, stop.partition))
         if stop.delete:
             gone.setdefault((stop.topic_id, stop.partition), set()).add(stop.partition_epoch)
-    if gone.keys() & cluster.inventories.get(broker, {}).keys():
+    if gone:
         forget_replicas(
             cluster,
             broker,
             lambda topic_id, index, end: (
-                not gone.get((topic_id, index), set()).isdisjoint(
-                    (ANY_PARTITION_EPOCH, end.partition_epoch)
-                )
+                not gone[topic_id, index].isdisjoint((ANY_PARTITION_EPOCH, end.partition_epoch))
             ),
+            among=gone.keys(),
         )
 
 

@@ -24,13 +24,13 @@ Owns the meaning of each external change. How the controller notices it: see
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from tidelog.controller.decisions import config_effects, reassignment_node
-from tidelog.controller.decisions.agreement import corrected
+from tidelog.controller.decisions.agreement import corrected, former_nodes
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
@@ -77,13 +77,11 @@ WATCHED_CHILDREN = (layout.TOPICS, layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS)
 
 @dataclass
 class Taken:
-    """The result of external changes: log lines, and paths that a config change named; ``former``
-    are the states that were known before their nodes were damaged."""
+    """The result of external changes: log lines, and paths that a config change named."""
 
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     to_check: list[str] = field(default_factory=list)
-    former: dict[str, PartitionState] = field(default_factory=dict)
 
 
 def changed(cluster: ClusterState, nodes: Mapping[str, Node | None]) -> dict[str, Node | None]:
@@ -126,7 +124,7 @@ def take_up(
     taken = Taken()
     writes: list[Write] = []
     indexes, unreadable = indexes_with_state(cluster), cluster.unreadable_topics
-    damaged = set(cluster.damaged)
+    damaged, former = set(cluster.damaged), former_nodes(cluster, _topics(nodes))
     for path, node in sorted(nodes.items()):
         above, _, name = path.rpartition("/")
         if above == layout.TOPICS:
@@ -166,7 +164,8 @@ def take_up(
             taken.notes.append(why_none(path))
         elif above != layout.CONFIG_CHANGES:
             taken.notes.append(f"{path} was {'removed' if node is None else 'written'}")
-    _judge(cluster, nodes, taken)
+    note_rewritten(cluster, nodes)
+    taken.errors += check_agreement(cluster, _topics(nodes), former)
     writes += settled_again(cluster, unreadable, damaged.difference(cluster.damaged))
     completed = complete(cluster, entropy)
     deleted: Decision[list[str]] = Decision([])
@@ -181,15 +180,8 @@ def take_up(
     return Decision(taken, decided, splits=True)
 
 
-def _judge(cluster: ClusterState, nodes: Mapping[str, Node | None], taken: Taken) -> None:
-    """Judge by each other the nodes of topics that were taken up; what is damaged keeps the state
-    that was known before."""
-    note_rewritten(cluster, nodes)
-    topics = {x for x in map(layout.topic_of, nodes) if x}
-    counted = {layout.state(*tp): x for tp, x in cluster.states.items() if tp.topic in topics}
-    # A state that is taken up now is no proof of itself.
-    former = {x: y for x, y in counted.items() if x not in nodes} | taken.former
-    taken.errors += check_agreement(cluster, topics, former)
+def _topics(paths: Iterable[str]) -> set[str]:
+    return {name for name in map(layout.topic_of, paths) if name}
 
 
 def settled_again(
@@ -326,8 +318,6 @@ def _take_partition(
     take(cluster, path, node)
     if place is None or not isinstance(newest, PartitionState):
         return []
-    # Also beside one with a higher epoch, which other nodes may contradict.
-    taken.former[path] = newest
     written = cluster.states.get(TopicPartition(*place))
     if node is None or written is None:
         return []

@@ -14,6 +14,7 @@ from uuid import UUID
 from tidelog.controller.decisions.agreement import (
     contradicted,
     contradicted_of,
+    former_nodes,
     put_aside,
     to_judge,
     uncounted,
@@ -116,17 +117,13 @@ def load(cluster: ClusterState, nodes: Mapping[str, Node]) -> None:
 
 
 def check_agreement(
-    cluster: ClusterState,
-    topics: Collection[str],
-    known: Mapping[str, PartitionState] | None = None,
+    cluster: ClusterState, topics: Collection[str], former: Mapping[str, Record]
 ) -> list[str]:
     """Judge the nodes of topics by each other again; return a line for each that is damaged now.
 
-    Call it when other programs have written nodes of these topics. What is damaged keeps the state
-    that was known before, from the damage before or, by path, from ``known``.
+    Call it when other programs have written nodes of these topics. What is damaged keeps its
+    ``former`` record, by path: see ``agreement.former_nodes``.
     """
-    former = {path: x.former for path, x in cluster.damaged.items() if x.former is not None}
-    former |= known or {}
     for path, record in put_aside(cluster, topics):
         _put(cluster, path, record)
     lines = _damage(cluster, contradicted_of(cluster, topics))
@@ -147,17 +144,23 @@ def note_rewritten(cluster: ClusterState, paths: Iterable[str]) -> None:
         cluster.loaded = cluster.loaded._replace(rewritten=frozenset((*there, *written)))
 
 
-def _note_own(cluster: ClusterState, write: Write) -> None:
+def _note_own(cluster: ClusterState, writes: Iterable[Write]) -> None:
     """Note that what other programs have written ends with an incarnation that a controller's own
     write removes, or with a topic that it removes or creates."""
-    path, rewritten = write.path, cluster.loaded.rewritten
-    above, _, name = path.rpartition("/")
-    place = None if path.endswith("/state") else layout.partition_of(path)
-    if place is not None and isinstance(write, Remove):
-        rewritten -= {TopicPartition(*place)}
-    elif above == layout.TOPICS and (isinstance(write, Remove) or path not in cluster.versions):
-        rewritten = frozenset(tp for tp in rewritten if tp.topic != name)
-    cluster.loaded = cluster.loaded._replace(rewritten=rewritten)
+    partitions: set[TopicPartition] = set()
+    topics: set[str] = set()
+    for write in writes:
+        path, is_gone = write.path, isinstance(write, Remove)
+        above, _, name = path.rpartition("/")
+        place = layout.partition_of(path) if is_gone and not path.endswith("/state") else None
+        if place is not None:
+            partitions.add(TopicPartition(*place))
+        elif above == layout.TOPICS and (is_gone or path not in cluster.versions):
+            topics.add(name)
+    if partitions or topics:
+        there = cluster.loaded.rewritten - partitions
+        left = frozenset(tp for tp in there if tp.topic not in topics)
+        cluster.loaded = cluster.loaded._replace(rewritten=left)
 
 
 def _may_exist(cluster: ClusterState, topic: str) -> bool:
@@ -174,7 +177,7 @@ def judge_reports(
     if not topics or cluster.went_back is not None:
         return []
     before = set(cluster.damaged)
-    lines = check_agreement(cluster, topics)
+    lines = check_agreement(cluster, topics, former_nodes(cluster, topics))
     return lines if cluster.damaged.keys() - before else []
 
 
@@ -260,11 +263,12 @@ def check_topic(cluster: ClusterState, name: str, indexes: Mapping[str, list[int
 
 def apply(cluster: ClusterState, writes: Iterable[Write]) -> None:
     """Apply writes that are durable."""
+    if cluster.loaded.rewritten:
+        writes = list(writes)
+        _note_own(cluster, writes)
     for write in writes:
         cluster.damaged.pop(write.path, None)
         cluster.ephemeral.pop(write.path, None)
-        if cluster.loaded.rewritten:
-            _note_own(cluster, write)
         if isinstance(write, Remove):
             cluster.versions.pop(write.path, None)
             _remove(cluster, write.path)

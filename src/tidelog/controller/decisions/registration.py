@@ -21,7 +21,13 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState, LogEnd
+from tidelog.controller.decisions.cluster import (
+    NO_ID,
+    NO_LEADER,
+    ClusterState,
+    LogEnd,
+    named_in,
+)
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.incarnations import is_of_another
@@ -296,23 +302,18 @@ def _may_count(cluster: ClusterState, broker: int, tp: TopicPartition) -> bool:
     """Return whether a state that cannot be read may name a broker as a member."""
     history = cluster.topic_histories.get(tp.topic)
     damaged = cluster.damaged.get(layout.state(*tp))
-    known = () if damaged is None else (damaged.record, damaged.former)
-    states = [x for x in (cluster.states.get(tp), *known) if isinstance(x, PartitionState)]
+    kept = () if damaged is None else (damaged.record, damaged.former)
+    states = [x for x in (cluster.states.get(tp), *kept) if isinstance(x, PartitionState)]
     return (
         not cluster.replicas(tp)
         or broker in cluster.hosts(tp)
         # The topic's node may be the wrong one, and its assignment leave out a member: while no
         # state is known that may be any broker.
         or not states
-        or any(broker in _named(x) for x in states)
+        or any(broker in named_in(x) for x in states)
         # The targets of a move are in the state only.
         or (history is not None and tp.partition in history.original_replicas)
     )
-
-
-def _named(state: PartitionState) -> set[int]:
-    targets = state.target_replicas or ()
-    return {*state.isr, *state.eligible_replicas, *state.unclean_members, *targets}
 
 
 def _led_or_in_sync(

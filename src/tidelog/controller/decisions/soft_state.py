@@ -7,7 +7,7 @@ controller learns it again. Which elections follow: see ``registration``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
@@ -101,13 +101,23 @@ def take_configs(
 
 
 def forget_replicas(
-    cluster: ClusterState, broker: int, gone: Callable[[UUID, int, LogEnd], bool]
+    cluster: ClusterState,
+    broker: int,
+    gone: Callable[[UUID, int, LogEnd], bool],
+    among: Set[tuple[UUID, int]] | None = None,
 ) -> None:
-    """Forget the replicas that a broker reported and has removed since. O(its replicas)."""
+    """Forget the replicas that a broker reported and has removed since, all or ``among`` these.
+
+    A copy of its report apart: O(those that are asked for).
+    """
     inventory = cluster.inventories.get(broker, {})
-    left = {key: end for key, end in inventory.items() if not gone(*key, end)}
-    if len(left) < len(inventory):
+    asked = list(inventory) if among is None else inventory.keys() & among
+    ended = [key for key in asked if gone(*key, inventory[key])]
+    if ended:
         # Another map: a report may be reading this one in steps.
+        left = dict(inventory)
+        for key in ended:
+            del left[key]
         cluster.inventories[broker] = left
 
 
