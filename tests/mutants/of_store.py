@@ -28,7 +28,7 @@ MUTANTS = (
     ),
     Mutant(
         "a member of the ISR need not be assigned",
-        "src/tidelog/controller/decisions/agreement.py::_why_not_of",
+        "src/tidelog/controller/decisions/assignments.py::why_not_of",
         "    if strange:\n",
         "    if False:\n",
         "tests/unit/controller/test_agreement.py",

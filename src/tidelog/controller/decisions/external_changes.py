@@ -12,7 +12,7 @@ Owns the meaning of each external change. How the controller notices it: see
 | other replicas, or fewer partitions, in a topic's node | the former ones are restored: only a |
 | | reassignment moves replicas; missing data deletes nothing (promises 20, 21) |
 | other replicas, where the state contradicts those that are known | they are taken up if the |
-| | state agrees with them, and what they leave out has no replica (``agreement``) |
+| | state agrees with them, and what they leave out has no replica (``assignments``) |
 | a topic's node removed or unreadable | reported as damaged; brokers leave the topic as it is |
 | the same node, repaired | leaders are elected where they died meanwhile; all is sent |
 | ``/admin/delete_topics/T`` | the topic is deleted (``deletion.take_up``) |
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tidelog.controller.decisions import config_effects, reassignment_node
-from tidelog.controller.decisions.agreement import corrected, former_nodes
+from tidelog.controller.decisions.assignments import corrected, former_nodes
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write

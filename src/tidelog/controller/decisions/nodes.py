@@ -14,12 +14,11 @@ from uuid import UUID
 from tidelog.controller.decisions.agreement import (
     contradicted,
     contradicted_of,
-    former_nodes,
     put_aside,
     to_judge,
     uncounted,
-    unproved,
 )
+from tidelog.controller.decisions.assignments import former_nodes, unproved
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Remove, Write
 from tidelog.controller.decisions.plan import WrittenPlan
@@ -122,7 +121,7 @@ def check_agreement(
     """Judge the nodes of topics by each other again; return a line for each that is damaged now.
 
     Call it when other programs have written nodes of these topics. What is damaged keeps its
-    ``former`` record, by path: see ``agreement.former_nodes``.
+    ``former`` record, by path: see ``assignments.former_nodes``.
     """
     for path, record in put_aside(cluster, topics):
         _put(cluster, path, record)
