@@ -382,8 +382,8 @@ MUTANTS = (
     Mutant(
         "a consumer that closes stays in the group of its former subscription",
         "src/tidelog/aio/consumer.py::Consumer.close",
-        "            await self.leave_former(autocommit, timeout_ms)\n",
-        "",
+        "                await self._left.leave(autocommit, timeout_ms, self._reader)\n",
+        "                await LeftReaders().leave(autocommit, timeout_ms, self._reader)\n",
         SUBSCRIPTIONS,
     ),
     Mutant(

@@ -23,6 +23,7 @@ from tidelog.aio.consumer_commits import ConsumerCommits
 from tidelog.aio.consumer_hooks import Call, ConsumerHooks, call_here
 from tidelog.aio.consumer_settings import settings_of
 from tidelog.aio.consumer_types import PartitionKeyRebalanceListener
+from tidelog.aio.left_readers import LeftReaders
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, ConfigurationRefused, Wakeup, WrongState
 from tidelog.client.fetching.batches import Fetched
@@ -72,16 +73,13 @@ class Consumer(ConsumerCommits):
         self._hooks = ConsumerHooks(self._queue, call)
         self._reader: GroupReader | None = None
         self._member: GroupMember | SelfAssigned | None = None
-        self._left: list[GroupReader] = []
-        """Readers of former subscriptions, to be closed by the next call that waits."""
+        self._left = LeftReaders()
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._partitions: list[TopicPartition] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._paused: set[TopicPartition] = set()
         self._high: dict[TopicPartition, int] = {}
-        self._leaving: GroupReader | None = None
-        """The reader whose partitions are given up, for commits in callbacks."""
         self._attend_at = 0.0
         self._is_polling = False
         self._is_closing = False
@@ -108,9 +106,10 @@ class Consumer(ConsumerCommits):
         """Commit (with enable_auto_commit), call back, leave the group, close the connections.
 
         Waits up to ``timeout_ms`` for this commit and for those that were begun before; then
-        they fail. A static member stays in its group until its session ends. A second call does
-        nothing. An exception of a callback is raised when everything is closed; after one of a
-        ``partition_key_listener`` nothing is committed.
+        they fail. Another task's ``poll`` ends its callback first. A static member stays in its
+        group until its session ends. A second call does nothing. An exception of a callback is
+        raised when everything is closed; after one of a ``partition_key_listener`` nothing is
+        committed. A cancelled call closes everything without waiting for commits.
         """
         timeout_ms = milliseconds(timeout_ms)
         if self._is_closing:
@@ -119,28 +118,19 @@ class Consumer(ConsumerCommits):
         self._is_closing = True
         self._stop_watching()
         try:
-            await self.leave_former(autocommit, timeout_ms)
-            if self._reader is not None:
-                await self._leave(self._reader, autocommit, timeout_ms)
+            try:
+                await self._left.leave(autocommit, timeout_ms, self._reader)
+            except Exception:
+                await self.aside.all_called_back()
+                raise
             await self.aside.all_called_back()
         finally:
             self._closed = True
             await self._cluster.close()
 
-    async def _leave(self, reader: GroupReader, autocommit: bool, timeout_ms: float) -> None:
-        until = asyncio.get_running_loop().time() + timeout_ms / 1000
-        self._leaving = reader
-        try:
-            await reader.give_up(until, commits=autocommit)
-        finally:
-            self._leaving = None
-            with contextlib.suppress(ClientError):
-                await reader.close(until)
-
     async def leave_former(self, autocommit: bool = True, timeout_ms: float = CLOSE_MS) -> None:
         """Leave the groups of former subscriptions; see ``close``."""
-        while self._left:
-            await self._leave(self._left.pop(), autocommit, timeout_ms)
+        await self._left.leave(autocommit, timeout_ms)
 
     # Subscription
 
@@ -201,7 +191,7 @@ class Consumer(ConsumerCommits):
 
     def _set_reader_aside(self) -> None:
         if self._reader is not None:
-            self._left.append(self._reader)
+            self._left.add(self._reader)
         self._stop_watching()
         self._reader = self._member = None
         self._paused, self._sought, self._queue.paused = set(), {}, set()
@@ -210,7 +200,7 @@ class Consumer(ConsumerCommits):
         """Return the reader of the present subscription, opened."""
         self._refuse_closed()
         await self.start()
-        if self._left:
+        if self._left and not self._hooks.is_in_callback:
             await self.leave_former()
             self._queue.drop()
         while self._pattern is not None and self._watching is None:
@@ -349,7 +339,7 @@ class Consumer(ConsumerCommits):
         return record
 
     def _refuse_while_polling(self) -> None:
-        if self._is_polling or self._leaving is not None:
+        if self._is_polling or self._left.leaving is not None:
             raise WrongState("poll was called while it runs, in a callback or by another task")
 
     async def attend(self, timeout_ms: float, only: Collection[TopicPartition] = ()) -> None:
@@ -407,8 +397,8 @@ class Consumer(ConsumerCommits):
 
     async def _assigned_ready(self) -> GroupReader:
         """Return the reader; with ``assign`` its partitions are there without a poll."""
-        if self._leaving is not None:
-            return self._leaving
+        if self._left.leaving is not None:
+            return self._left.leaving
         reader = await self.ready()
         if self._partitions is not None and not self._is_polling:
             await reader.settle()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -46,8 +46,7 @@ class ConsumerCommits(ConsumerQueries):
         """
         given = None if offsets is None else checked(offsets)
         reader = await self._assigned_ready()
-        # Of given offsets the queue is not read: the caller of a blocking ``commit_async`` takes
-        # records from it meanwhile, in another thread.
+        # Given offsets need no look at what is not returned: that decodes records.
         wanted = _places(reader) if given is None else given
         self._counts["commits"] += 1
         with explained():
@@ -84,7 +83,7 @@ def _places(reader: GroupReader) -> dict[TopicPartition, OffsetAndMetadata]:
 
 def _asked(
     reader: GroupReader, group: str | None, offsets: Offsets, *, is_given: bool
-) -> Awaitable[None]:
+) -> Coroutine[None, None, None]:
     """Ask for a commit: it has its place in their order, and awaiting waits for its end.
 
     ``is_given``: by the application; otherwise they are what ``_places`` returned.

@@ -126,10 +126,15 @@ class ConsumerHooks(ReaderHooks):
         if self._listener is not None:
             await self._called(getattr(self._listener, method), set(partitions))
 
+    @property
+    def is_in_callback(self) -> bool:
+        """Whether the task that asks is in a callback."""
+        calling = self._calls.calling
+        return calling is not None and calling is asyncio.current_task()
+
     def refuse_in_callback(self, what: str) -> None:
         """Raise WrongState in a callback: there the consumer is in the middle of ``poll``."""
-        calling = self._calls.calling
-        if calling is not None and calling is asyncio.current_task():
+        if self.is_in_callback:
             raise WrongState(f"{what} was called in a callback: call it when poll has returned")
 
     async def _called(self, function: Callable[..., Any], *args: Any) -> None:

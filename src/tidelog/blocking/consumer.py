@@ -186,7 +186,8 @@ class Consumer(ConsumerMethods):
         return self._loop.start(_end_of(task))
 
     def _call_back(self) -> None:
-        while self._ended:
+        # Those of now: one that commits again may have its refusal at once.
+        for _ in range(len(self._ended)):
             self._ended.popleft()()
 
     def close(self, autocommit: bool = True, timeout_ms: float = CLOSE_MS) -> None:
@@ -201,8 +202,10 @@ class Consumer(ConsumerMethods):
             return
         self._thread.refuse_in_callback("close")
         try:
-            self._thread.wait(self._consumer.close(autocommit, timeout_ms))
-            self._call_back()
+            try:
+                self._thread.wait(self._consumer.close(autocommit, timeout_ms))
+            finally:
+                self._call_back()
         finally:
             self._loop.leave()
 

@@ -14,9 +14,10 @@ from tests.support.scripted_cluster import ScriptedCluster, listed_offsets, topi
 from tests.support.stories import story
 from tidelog.aio import Consumer
 from tidelog.aio.consumer_types import OffsetAndMetadata, OffsetAndTimestamp
-from tidelog.client.errors import CommitFailed, Refused, WrongState
+from tidelog.client.errors import CommitFailed, GaveUp, Refused, WrongState
 from tidelog.client.fetching.record_queue import RecordQueue
 from tidelog.client.groups.committed_offsets import Position
+from tidelog.client.groups.reader_commits import MOST_WAITING
 from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -239,15 +240,17 @@ def test_a_commit_aside_without_a_response_fails_when_the_end_has_waited_long_en
     story(of)
 
 
-def test_another_assignment_does_not_wait_for_commits() -> None:
+@pytest.mark.parametrize("is_automatic", [True, False])
+def test_another_assignment_does_not_wait_for_commits(is_automatic: bool) -> None:
     async def of() -> None:
-        one = Committing()
+        one = Committing(enable_auto_commit=is_automatic, auto_commit_interval_ms=10**8)
         await one.read(1)
         one.held = asyncio.get_running_loop().create_future()
         aside = await one.consumer.commit_async({A: 5})
         await until(lambda: one.sent)
         one.consumer.assign([A, B])
-        assert await one.consumer.position(B) == 0
+        async with asyncio.timeout(30):
+            assert await one.consumer.position(B) == 0
         assert not aside.done()
         one.held.set_result(None)
         await aside
@@ -407,19 +410,181 @@ def test_topics_and_their_partitions() -> None:
 def test_given_offsets_are_committed_without_a_look_at_what_is_not_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A blocking ``commit_async`` goes on while its caller takes records in another thread."""
+    """That would decode the records."""
 
     async def of() -> None:
         one = Committing()
         await one.read(3)
 
         def looks(_: RecordQueue) -> Any:
-            raise AssertionError("two threads in one queue")
+            raise AssertionError("records are decoded")
 
         monkeypatch.setattr(RecordQueue, "positions", looks)
         await one.consumer.commit({A: 1})
         assert one.stored == {A: Position(1)}
         monkeypatch.undo()
         await one.consumer.close()
+
+    story(of)
+
+
+def test_before_the_first_poll_there_is_nothing_to_commit() -> None:
+    """It was refused, as of a member that its group has removed."""
+
+    async def of() -> None:
+        cluster = ScriptedCluster(view_of(topic("t", [1], ordered=False)))
+        ended: list[Any] = []
+        async with Consumer("t", cluster=cluster, group_id="g") as consumer:
+            await consumer.commit()
+            await consumer.commit({})
+            await (await consumer.commit_async(callback=lambda *got: ended.append(got)))
+            with pytest.raises(CommitFailed):
+                await consumer.commit({A: 5})
+        assert ended == [({}, None)]
+
+    story(of)
+
+
+def test_a_close_that_is_cancelled_does_not_wait_for_commits() -> None:
+    async def of() -> None:
+        one = Committing()
+        await one.read(1)
+        one.held = asyncio.get_running_loop().create_future()
+        aside = await one.consumer.commit_async({A: 5})
+        end = asyncio.ensure_future(one.consumer.close(timeout_ms=10**8))
+        await until(lambda: one.sent)
+        assert not end.done()
+        end.cancel()
+        async with asyncio.timeout(30):
+            await asyncio.wait([end])
+        assert end.cancelled()
+        with pytest.raises(WrongState, match="closed before a response"):
+            await aside
+        with pytest.raises(WrongState, match="closed"):
+            await one.consumer.poll()
+
+    story(of)
+
+
+def test_an_error_at_the_end_of_a_reader_does_not_keep_commits_from_their_callbacks() -> None:
+    async def of() -> None:
+        one = Committing()
+        await one.read(1)
+        one.held = asyncio.get_running_loop().create_future()
+        ended: list[Any] = []
+
+        async def callback(_: Any, error: Any) -> None:
+            for _ in range(100):
+                await asyncio.sleep(0)
+            ended.append(type(error))
+
+        async def give_up(*_: Any, **__: Any) -> None:
+            raise ValueError("a listener's")
+
+        await one.consumer.commit_async({A: 5}, callback=callback)
+        reader = await one.consumer.ready()
+        reader.give_up = give_up  # type: ignore[method-assign]
+        with pytest.raises(ValueError, match="a listener's"):
+            await one.consumer.close(timeout_ms=1)
+        assert ended == [WrongState]
+
+    story(of)
+
+
+def test_more_commits_aside_than_the_bound_are_refused_until_one_has_ended() -> None:
+    """Each of them was a task that waited for the callbacks before it."""
+
+    async def of() -> None:
+        one = Committing()
+        await one.read(1)
+        one.held = asyncio.get_running_loop().create_future()
+        ended: list[int] = []
+
+        def callback(offsets: Any, _: Any) -> None:
+            ended.append(offsets[A].offset)
+
+        begun = [
+            await one.consumer.commit_async({A: number}, callback=callback)
+            for number in range(MOST_WAITING)
+        ]
+        for _ in range(2):
+            with pytest.raises(GaveUp, match=r"wait for one, or commit less often"):
+                await one.consumer.commit_async({A: 0}, callback=callback)
+        one.held.set_result(None)
+        one.held = None
+        await begun[0]
+        begun.append(await one.consumer.commit_async({A: MOST_WAITING}, callback=callback))
+        await asyncio.wait(begun)
+        assert ended == [*range(MOST_WAITING + 1)]
+        await one.consumer.close()
+
+    story(of)
+
+
+@pytest.mark.parametrize("when", ["before it begins", "in flight", "before its callback"])
+def test_the_callback_of_a_cancelled_commit_is_called_in_its_turn(when: str) -> None:
+    """It was not called, or before those of the commits before."""
+
+    async def of() -> None:
+        one = Committing()
+        await one.read(1)
+        held = asyncio.get_running_loop().create_future()
+        may_end = asyncio.Event()
+        ended: list[tuple[int, type | None]] = []
+
+        async def callback(offsets: Any, error: Any) -> None:
+            if offsets[A].offset == 5:
+                await may_end.wait()
+            ended.append((offsets[A].offset, None if error is None else type(error)))
+
+        if when == "in flight":
+            one.held = held
+        first = await one.consumer.commit_async({A: 5}, callback=callback)
+        second = await one.consumer.commit_async({A: 6}, callback=callback)
+        if when == "in flight":
+            await until(lambda: one.sent == [5])
+        elif when == "before its callback":
+            await until(lambda: one.sent == [5, 6])
+        second.cancel()
+        last = await one.consumer.commit_async({A: 7}, callback=callback)
+        await asyncio.wait([second])
+        assert second.cancelled() and ended == []
+        may_end.set()
+        held.set_result(None)
+        await asyncio.wait([first, last])
+        assert ended == [(5, None), (6, WrongState), (7, None)]
+        await one.consumer.close()
+        assert len(ended) == 3
+
+    story(of)
+
+
+def test_a_callback_waits_for_those_before_it_whatever_callbacks_commit() -> None:
+    async def of() -> None:
+        one = Committing()
+        await one.read(1)
+        consumer, may_end = one.consumer, asyncio.Event()
+        ended: list[int] = []
+
+        async def callback(offsets: Any, _: Any) -> None:
+            offset = offsets[A].offset
+            if offset == 5:
+                # It may wait for what it asks for.
+                await (await consumer.commit_async({A: 50}, callback=callback))
+            if offset == 6:
+                await may_end.wait()
+            ended.append(offset)
+
+        for offset in (5, 6, 7):
+            await consumer.commit_async({A: offset}, callback=callback)
+        await until(lambda: len(ended) == 2)
+        await consumer.commit_async({A: 8}, callback=callback)
+        await until(lambda: one.sent[-1] == 8)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert ended == [50, 5]
+        may_end.set()
+        await consumer.close()
+        assert ended == [50, 5, 6, 7, 8]
 
     story(of)

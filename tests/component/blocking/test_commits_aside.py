@@ -16,6 +16,7 @@ from tests.support.scripted_cluster import ScriptedCluster, topic, view_of
 from tidelog.aio import Consumer as AsyncConsumer
 from tidelog.blocking.consumer import Consumer
 from tidelog.client.errors import WrongState
+from tidelog.client.groups.group_reader import GroupReader
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -105,4 +106,38 @@ def test_a_commit_that_its_caller_cancels_is_an_error_to_the_callback(
     begun = consumer.commit_async({A: 5}, lambda _, error: ended.append(type(error)))
     begun.cancel()
     consumer.close(timeout_ms=1)
+    assert ended == [WrongState]
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_callback_that_commits_again_is_called_once_in_a_poll() -> None:
+    """It was called again and again, as long as its commit was refused at once."""
+    refused: list[Any] = []
+
+    def again(offsets: Any, error: BaseException | None) -> None:
+        refused.append(error)
+        if len(refused) < 100:
+            assert outcome(consumer.commit_async(offsets, again)) is not None
+
+    with Consumer(enable_auto_commit=False) as consumer:
+        consumer.assign([])
+        assert outcome(consumer.commit_async({A: 5}, again)) is not None
+        for polls in (1, 2):
+            assert consumer.poll() == {}
+            assert len(refused) == polls
+        refused.extend([None] * 100)
+
+
+def test_an_error_at_the_end_does_not_keep_commits_from_their_callbacks(
+    coordinator: Coordinator, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def give_up(*_: Any, **__: Any) -> None:
+        raise ValueError("a listener's")
+
+    monkeypatch.setattr(GroupReader, "give_up", give_up)
+    coordinator.is_silent = True
+    ended: list[Any] = []
+    consumer.commit_async({A: 5}, lambda _, error: ended.append(type(error)))
+    with pytest.raises(ValueError, match="a listener's"):
+        consumer.close(timeout_ms=1)
     assert ended == [WrongState]

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 import pytest
 
+from tests.support.network_server import until
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
 from tidelog.client.groups.committed_offsets import Position
@@ -18,6 +19,7 @@ from tidelog.client.groups.group_member import GroupMember, MembershipLost
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.groups.membership import MemberState, MemberStatus
 from tidelog.client.groups.reader_hooks import ReaderHooks
+from tidelog.client.groups.self_assigned import SelfAssigned
 from tidelog.client.metadata import ClusterMetadata
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -376,5 +378,161 @@ def test_an_eager_member_is_not_called_back_twice_where_it_ends_while_it_joins()
         await reader.give_up(soon(0.01))
         await reader.close(soon(0.01))
         assert listener.calls == [("revoked", [KEPT, GONE])]
+
+    asyncio.run(story())
+
+
+class Waiting(Listener):
+    """One of its callbacks waits, and does what the test says before it ends."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.may_end = asyncio.Event()
+        self.last: Callable[[], Awaitable[None]] | None = None
+
+    async def _wait(self, kind: str) -> None:
+        if kind == self.kind:
+            await self.may_end.wait()
+            if self.last is not None:
+                await self.last()
+
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        await super().revoked(partitions)
+        await self._wait("revoked")
+
+    async def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        await super().lost(partitions)
+        await self._wait("lost")
+
+    async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        await super().assigned(partitions)
+        await self._wait("assigned")
+
+
+async def end_of(reader: GroupReader) -> None:
+    await reader.give_up(soon())
+    await reader.close(soon())
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_what_an_eager_member_is_done_with_is_committed_before_what_its_callback_commits(
+    is_ended: bool,
+) -> None:
+    """The end left the group while the callback ran: nothing was committed."""
+
+    async def story() -> None:
+        listener, member = Waiting("revoked"), Member()
+        member.is_cooperative = False
+        reader = reader_of(member, listener)
+        reader.fetcher.seek(KEPT, 9)
+        listener.last = lambda: reader.commits.exactly({KEPT: Position(7)})
+        poll = asyncio.create_task(reader.poll(10**6))
+        await turns_of_the_loop()
+        assert listener.calls == [("revoked", [KEPT, GONE])]
+        end = asyncio.create_task(end_of(reader)) if is_ended else None
+        await turns_of_the_loop()
+        listener.may_end.set()
+        if end is None:
+            await turns_of_the_loop()
+        else:
+            await end
+        assert member.committed == [{KEPT: 9}, {KEPT: 7}]
+        assert member.joins == (0 if is_ended else 1)
+        if end is None:
+            await end_of(reader)
+        with pytest.raises(ClientError):
+            await poll
+        assert listener.calls == [("revoked", [KEPT, GONE])]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls"),
+    [
+        ("lost", [("lost", [KEPT, GONE])]),
+        ("revoked", [("revoked", [GONE]), ("revoked", [KEPT])]),
+        ("assigned", [*ALL, ("revoked", [KEPT, ADDED])]),
+    ],
+)
+def test_the_end_gives_up_what_is_left_when_a_callback_of_a_poll_has_ended(
+    kind: str, calls: list[tuple[str, list[TopicPartition]]]
+) -> None:
+    """What was lost was lost again, and partitions were assigned after the end."""
+
+    async def story() -> None:
+        listener, member = Waiting(kind), Member()
+        member.others.set()
+        reader = reader_of(member, listener)
+        if kind == "lost":
+            member._standing = MemberStatus()
+        poll = asyncio.create_task(poll_until(reader, lambda: False))
+        await until(lambda: kind in dict(listener.calls))
+        end = asyncio.create_task(end_of(reader))
+        await turns_of_the_loop()
+        assert not end.done()
+        listener.may_end.set()
+        await end
+        await turns_of_the_loop()
+        assert listener.calls == calls
+        poll.cancel()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "waited"])
+def test_a_reader_that_ends_calls_off_what_it_began(ends: str) -> None:
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        reader = reader_of(member, listener)
+        await poll_until(reader, lambda: member.joins > 0)
+        member.answered.clear()
+        reader.commits.begin({KEPT: 6})
+        end = asyncio.create_task(reader.close(soon(10**6 if ends == "cancelled" else 0.01)))
+        await turns_of_the_loop()
+        if ends == "cancelled":
+            assert not end.done()
+            end.cancel()
+        await asyncio.wait([end])
+        assert end.cancelled() == (ends == "cancelled")
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(story())
+
+
+class Joining(SelfAssigned):
+    """One that assigns itself, and whose join ends when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(cast("Cluster", NoBrokers()), "g")
+        self.may_end = asyncio.Event()
+        self.looks = 0
+
+    @property
+    def must_join(self) -> bool:
+        self.looks += 1
+        return super().must_join
+
+    async def join(self, owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
+        await self.may_end.wait()
+        return await super().join(owned)
+
+
+def test_an_assignment_is_waited_for_without_looking_at_it_all_the_time() -> None:
+    """A processor was busy with that for up to a minute."""
+
+    async def story() -> None:
+        member = Joining()
+        member.assign([KEPT])
+        reader = GroupReader(cast("Cluster", NoBrokers()), member=member, auto_commit_ms=None)
+        settled = asyncio.create_task(reader.settle())
+        for _ in range(10):
+            await turns_of_the_loop()
+        assert member.looks < 10 and not settled.done()
+        member.may_end.set()
+        await settled
+        assert reader.given == [KEPT]
+        await reader.close()
 
     asyncio.run(story())

@@ -17,6 +17,7 @@ from tidelog.client.groups.committed_offsets import Membership, Position
 from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.membership import Event, MemberState, MemberStatus, step
 from tidelog.client.groups.reader_commits import COMMIT_LOST, MOST_WAITING, Commits
+from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -539,5 +540,112 @@ def test_a_commit_has_its_place_when_it_is_asked_for() -> None:
         assert member.sent == [5, 6]
         member.answers[1].set_result(None)
         await asyncio.gather(*both)
+
+    asyncio.run(main())
+
+
+def test_a_commit_of_nothing_waits_for_those_before_and_is_no_error() -> None:
+    """As in Kafka: a member that joins again, or has not polled, has nothing to commit."""
+
+    async def main() -> None:
+        member = InGeneration()
+        commits = commits_of(member)
+        first = await begun(commits.exactly({WHERE: Position(5)}))
+        member.begin_to_join()
+        others = [await begun(which({})) for which in (commits.exactly, commits.returned)]
+        assert not any(each.done() for each in others)
+        member.answers[0].set_result(answer())
+        await asyncio.gather(first, *others)
+        assert len(member.requests) == 1
+
+    asyncio.run(main())
+
+
+def let_pass(seconds: float) -> None:
+    """Let the clock of the loop go on by so much at once."""
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    loop.time = lambda: before() + seconds  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("is_behind_another", [True, False])
+def test_what_is_given_up_is_committed_in_the_time_before_a_join_or_logged(
+    is_behind_another: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A poll waited as long as any commit may take, and raised the error."""
+
+    async def main() -> None:
+        member = Away()
+        commits = Commits(member, lambda *_: -1, tuple, None, 10**9, 600_000)  # type: ignore[arg-type]
+        if is_behind_another:
+            before = await begun(commits.exactly({WHERE: Position(5)}))
+        attempt = await begun(commits.attempt({WHERE: 6}))
+        assert not attempt.done()
+        let_pass(301)
+        async with asyncio.timeout(30):
+            await attempt
+            if is_behind_another:
+                await call_off(commits.tasks()[:1])
+                await asyncio.wait([before])
+                assert isinstance(before.exception(), WrongState)
+            await commits.settle()
+        assert member.sent == [5 if is_behind_another else 6]
+        why = "not sent in time" if is_behind_another else "there is no coordinator"
+        assert "offsets were not committed" in caplog.text and why in caplog.text
+
+    asyncio.run(main())
+
+
+def test_automatic_commits_have_their_turn_among_those_of_the_application() -> None:
+    """There was none as long as the application had one of its own in flight at any time."""
+
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        now = asyncio.get_running_loop().time()
+        own = await begun(commits.exactly({WHERE: Position(5)}))
+        assert commits.is_due(now)
+        commits.aside({WHERE: 6})
+        next_own = await begun(commits.exactly({WHERE: Position(7)}))
+        assert not commits.is_due(now + 10**6), "what has not ended is not begun again"
+        for _ in range(3):
+            member.answers[-1].set_result(None)
+            await turns()
+        await asyncio.gather(own, next_own)
+        assert member.sent == [5, 6, 7]
+        assert commits.is_due(now + 10**6)
+
+    asyncio.run(main())
+
+
+def test_a_reset_whose_turn_does_not_come_in_time_may_be_made_later() -> None:
+    """It stopped the partition."""
+
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        commits.begin({WHERE: 5})
+        reset = await begun(commits.reset(WHERE, 16))
+        let_pass(61)
+        with pytest.raises(ConnectionLost, match="not sent in time") as late:
+            await reset
+        assert is_worth_retrying(late.value) and member.sent == [5]
+        await call_off(commits.tasks())
+
+    asyncio.run(main())
+
+
+def test_a_commit_whose_time_is_over_is_not_sent(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        commits.begin({WHERE: 5})
+        commits.begin({WHERE: 6})
+        await turns()
+        assert member.sent == [5]
+        let_pass(61)
+        member.answers[0].set_result(None)
+        await commits.settle()
+        assert member.sent == [5] and "not sent in time" in caplog.text
 
     asyncio.run(main())

@@ -21,7 +21,8 @@ it is committed and reported only after that state was flushed: see ``held_keys`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable
+import contextlib
+from collections.abc import Awaitable, Callable, Container, Iterable
 from math import ceil
 
 from tidelog.client.cluster import Cluster
@@ -131,7 +132,9 @@ class GroupReader:
         self._is_entering = False
         """Whether the last join is done, and what it gave is not taken up yet."""
         self._has_given_up = False
-        """Whether the callbacks before the next join have run."""
+        """Whether the callbacks before the next join have begun, and its automatic commit."""
+        self._calling = asyncio.Lock()
+        """Held while callbacks run: the end waits for those of ``poll``, and goes on from there."""
         self._is_woken = False
         self._closed = False
 
@@ -212,17 +215,17 @@ class GroupReader:
             if self.generation.is_outdated():
                 self.member.rejoin()
             if self._is_entering:
-                await self._enter()
+                await self._call_back(self._enter)
             if self._joining is not None or self.member.must_join:
                 # An eager member returns nothing while it joins: others may read its partitions by
                 # then.
                 if not await self._joined(deadline) and not self.member.is_cooperative:
                     return []
             elif self.commits.is_due(loop.time()):
-                await self._turns.flush_received()
+                await self._call_back(self._turns.flush_received)
                 self.commits.aside(self._turns.done_with())
             if self.generation.has_begun and self.member.state in _ASSIGNED:
-                await self._turns.turn()
+                await self._call_back(self._turns.turn)
                 if self.member.must_join:
                     # A callback took too long: nothing more of these partitions is returned.
                     continue
@@ -243,7 +246,8 @@ class GroupReader:
         """Take up what a reader was given that assigns itself, without a poll."""
         while self.is_joining or self.member.must_join:
             await self._joined(0)
-            await asyncio.sleep(0)
+            if self._joining is not None:
+                await asyncio.wait([self._joining])
 
     async def close(self, until: float | None = None) -> None:
         """Stop reading and leave the group. Commits nothing: call ``commit`` before if needed.
@@ -254,17 +258,19 @@ class GroupReader:
         until its session expires.
         """
         self._closed = True
-        try:
+        async with contextlib.AsyncExitStack() as last_first:
+            last_first.push_async_callback(self.member.leave)
+            last_first.push_async_callback(self.fetcher.close)
+            last_first.push_async_callback(self._call_off)
             if until is not None:
                 await self.commits.settle(until)
+
+    async def _call_off(self) -> None:
+        try:
             await self.gating.stop()
+        finally:
             tasks = [self._joining, self.lookup.task, *self.commits.tasks()]
             await call_off(task for task in tasks if task is not None)
-        finally:
-            try:
-                await self.fetcher.close()
-            finally:
-                await self.member.leave()
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -295,12 +301,9 @@ class GroupReader:
         """
         loop = asyncio.get_running_loop()
         if self._joining is None:
-            await self._give_up_before_join()
+            await self._call_back(self._give_up_before_join)
             self._refuse_closed()
-            if self.commits.auto_ms is not None:
-                # At once: a cooperative member reads on, and what it is done with later is
-                # committed later.
-                self.commits.begin_before_join(self._turns.done_with())
+        if self._joining is None:
             self._joining = loop.create_task(self._join())
             self._joining.add_done_callback(self._has_joined)
         joining = self._joining
@@ -309,25 +312,36 @@ class GroupReader:
         if not joining.done():
             return False
         self._refuse_closed()
-        self._joining = None
-        self._has_given_up = False
-        if not joining.result():
-            return await self._joined(deadline)
-        self._is_entering = True
-        await self._enter()
+        if self._joining is joining:
+            self._joining = None
+            self._has_given_up = False
+            if not joining.result():
+                return await self._joined(deadline)
+            self._is_entering = True
+        await self._call_back(self._enter)
         return True
 
     def _has_joined(self, task: asyncio.Task[bool]) -> None:
         retrieve_error(task)
         self.fetcher.interrupt()
 
+    async def _call_back(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do what calls back, inside ``poll``: never beside another callback, nor after the end."""
+        async with self._calling:
+            self._refuse_closed()
+            await work()
+
     async def _give_up_before_join(self) -> None:
-        """Call back for what goes away, inside ``poll``; once before each join."""
+        """Commit and call back for what goes away, inside ``poll``; once before each join."""
         if self._has_given_up:
             return
         is_lost = self.member.state is MemberState.OUT
         await (self._turns.lose_loaded() if is_lost else self._turns.flush_loaded())
         self._has_given_up = True
+        if not is_lost and self.commits.auto_ms is not None:
+            # At once: a cooperative member reads on, and what it is done with later is committed
+            # later. As in Kafka, what a callback commits comes after it.
+            self.commits.begin_before_join(self._turns.done_with())
         assigned = self.generation.assigned
         if not assigned or (self.member.is_cooperative and not is_lost):
             return
@@ -343,22 +357,26 @@ class GroupReader:
     async def give_up(self, until: float, *, commits: bool = True) -> None:
         """Commit and call back as before a rebalance: the consumer ends, and no poll goes on.
 
-        Waits for all commits that were asked for, until then on the loop's clock.
+        Waits for a callback of ``poll``, and for all commits that were asked for, until then on the
+        loop's clock.
         """
         self._closed = True
-        if self._joining is not None:
-            await call_off([self._joining])
-        has_called = self._has_given_up and not self.member.is_cooperative
-        assigned = [] if has_called else self.generation.assigned
-        # Others may have what a member held that its group removed, or that had not joined again.
-        is_lost = self.member.state is MemberState.OUT
-        if assigned:
-            await (self._turns.lose_loaded() if is_lost else self._turns.flush_loaded())
-            if commits and not is_lost and self.commits.auto_ms is not None:
-                self.commits.begin(self._turns.done_with())
-        await self.commits.settle(until)
-        if assigned:
-            await (self._hooks.lost if is_lost else self._hooks.revoked)(assigned)
+        async with self._calling:
+            if self._joining is not None:
+                await call_off([self._joining])
+            # What an eager member gave up before its join is committed, too.
+            has_called = self._has_given_up and not self.member.is_cooperative
+            assigned = [] if has_called else self.generation.assigned
+            # Others may have what a member held that its group removed, or that had not joined
+            # again.
+            is_lost = self.member.state is MemberState.OUT
+            if assigned:
+                await (self._turns.lose_loaded() if is_lost else self._turns.flush_loaded())
+                if commits and not is_lost and self.commits.auto_ms is not None:
+                    self.commits.begin(self._turns.done_with())
+            await self.commits.settle(until)
+            if assigned:
+                await (self._hooks.lost if is_lost else self._hooks.revoked)(assigned)
 
     async def _join(self) -> bool:
         """Wait for the commits, give up what is revoked, and join.
@@ -370,7 +388,7 @@ class GroupReader:
         await self.lookup.stop()
         await self.gating.stop()
         # Without a generation a commit counts before and after.
-        if self.commits.auto_ms is not None or isinstance(self.member, GroupMember):
+        if isinstance(self.member, GroupMember):
             await self.commits.settle_before_join()
         if self.member.is_cooperative and generation.assigned:
             if self.member.state is MemberState.OUT:
@@ -389,9 +407,13 @@ class GroupReader:
 
         A poll that is cancelled meanwhile, or whose callback raises, leaves the rest to the next.
         """
+        if not self._is_entering:
+            return
         revoked = self.generation.revoked()
         if revoked:
             await self._give_up_afterwards(revoked)
+            # The end waits for this, and gives up what is left.
+            self._refuse_closed()
         self._is_entering = False
         added = self.generation.take_up()
         self._turns.begin_again()
@@ -400,7 +422,6 @@ class GroupReader:
     async def _give_up_afterwards(self, revoked: list[TopicPartition]) -> None:
         """Give up what a cooperative member does not get again."""
         if self.commits.auto_ms is not None:
-            await self.commits.settle_before_join()
             done = self._turns.done_with()
             theirs = {partition: done[partition] for partition in revoked if partition in done}
             await self.commits.attempt(theirs)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from tidelog.client.errors import ClientError, GaveUp, Refused, WrongState
+from tidelog.client.errors import ClientError, GaveUp, Refused, RequestTimedOut, WrongState
 from tidelog.client.groups.committed_offsets import CommitRefused, Membership, Position
 from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.self_assigned import SelfAssigned
@@ -81,6 +81,7 @@ class Commits:
         self.auto_ms = auto_ms
         self.running: asyncio.Task[None] | None = None
         """The commit that was asked for last: it is in flight, waits for those before, or ended."""
+        self._automatic: asyncio.Task[None] | None = None
         self._queued: dict[asyncio.Task[None], None] = {}
         self._member = member
         self._epoch_before = epoch_before
@@ -91,8 +92,9 @@ class Commits:
         self._next_at = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether positions must be committed automatically by now."""
-        return self.auto_ms is not None and now >= self._next_at
+        """Whether positions must be committed automatically by now: the last time is over."""
+        is_time = self.auto_ms is not None and now >= self._next_at
+        return is_time and (self._automatic is None or self._automatic.done())
 
     def note(self) -> None:
         """Begin to count the time to the next automatic commit."""
@@ -100,32 +102,36 @@ class Commits:
             self._next_at = asyncio.get_running_loop().time() + self.auto_ms / 1000
 
     def aside(self, positions: Offsets) -> None:
-        """Commit processed positions in the background of ``poll``, unless one is in flight."""
-        if self.running is None or self.running.done():
+        """Commit processed positions in the background of ``poll``, unless that has not ended."""
+        if self._automatic is None or self._automatic.done():
             self.note()
             self.begin(positions)
 
     def begin(self, positions: Offsets) -> None:
         """Commit automatically in the background, before all that is asked for from now on."""
-        self._queue(self._terms(), partial(self._tried, positions))
+        self._automatic = self._queue(self._terms(), partial(self._tried, positions))
 
     def begin_before_join(self, positions: Offsets) -> None:
         """Do the same in the time that the group gives a member that is to join again."""
-        self._queue(self._terms(self._before_join_ms), partial(self._tried, positions))
+        terms = self._terms(self._before_join_ms)
+        self._automatic = self._queue(terms, partial(self._tried, positions))
 
     async def attempt(self, positions: Offsets) -> None:
-        """Commit automatically: a failure is logged, and the next commit includes the positions."""
-        await self._alone(partial(self._tried, positions))
+        """Begin that, and wait for it as long; what fails is logged."""
+        self.begin_before_join(positions)
+        await self.settle_before_join()
 
     async def _tried(self, positions: Offsets, terms: Terms) -> None:
-        text = "group %s: offsets were not committed: %s"
         try:
             await self._moved(positions, terms)
         except ClientError as error:
-            logger.warning(text, self._member.group, error)
+            self._failed(error)
         except asyncio.CancelledError:
-            logger.warning(text, self._member.group, "the consumer was closed before a response")
+            self._failed("the consumer was closed before a response")
             raise
+
+    def _failed(self, why: object) -> None:
+        logger.warning("group %s: offsets were not committed: %s", self._member.group, why)
 
     def before_report(self, positions: Offsets) -> Coroutine[None, None, None]:
         """Commit positions that are going to be reported."""
@@ -208,9 +214,7 @@ class Commits:
                 raise
             if not own.done():
                 is_wanted = False
-                raise GaveUp(
-                    f"{self._group}: it was not sent in time: those before have no response"
-                )
+                raise self._not_sent()
             if own.cancelled():
                 raise WrongState(f"{self._group}: the consumer was closed before a response")
             own.result()
@@ -221,22 +225,27 @@ class Commits:
     def _group(self) -> str:
         return f"a commit of group {self._member.group!r}"
 
+    def _not_sent(self) -> GaveUp:
+        return GaveUp(f"{self._group}: it was not sent in time: those before have no response")
+
     def exactly(self, positions: Places) -> Coroutine[None, None, None]:
         """Commit these positions, changed or not. Raises Refused also for an ended generation.
 
         It has its turn from the call on; awaiting the result waits for its end.
         """
-        return self._ask(lambda: positions)
+        return self._ask(positions, lambda: positions)
 
     def returned(self, positions: Places) -> Coroutine[None, None, None]:
         """Do this with all positions of the application, where they count: not in the topic that
         has the name of a deleted one, and not before the offset where a reset goes on."""
-        waiting = self._ask(lambda: self._counting(positions))
+        waiting = self._ask(positions, lambda: self._counting(positions))
         self.note()
         return waiting
 
-    def _ask(self, wanted: Callable[[], Places]) -> Coroutine[None, None, None]:
-        self._member.check_may_commit()
+    def _ask(self, given: Places, wanted: Callable[[], Places]) -> Coroutine[None, None, None]:
+        if given:
+            self._member.check_may_commit()
+        # Without positions it waits for those before, and commits nothing, as in Kafka.
         if len(self._queued) >= MOST_WAITING:
             raise GaveUp(
                 f"{self._group}: {MOST_WAITING} commits wait for a response already: wait for "
@@ -250,6 +259,8 @@ class Commits:
     async def _send(self, positions: Places, terms: Terms) -> None:
         if not positions:
             return
+        if not terms.left_s():
+            raise self._not_sent()
         timeout_ms = int(terms.left_s() * 1000)
         try:
             await self._member.commit(positions, asked_as=terms.membership, timeout_ms=timeout_ms)
@@ -276,8 +287,11 @@ class Commits:
 
         try:
             await self._alone(if_it_counts)
-        except ClientError:
+        except ClientError as error:
             self._reset_to.pop(partition, None)
+            if isinstance(error, GaveUp):
+                # Later it may be made: the partition must not stop for good.
+                raise RequestTimedOut(str(error)) from error
             raise
         finally:
             if self._resetting.get(partition) == offset:

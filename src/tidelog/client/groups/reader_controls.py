@@ -7,7 +7,7 @@ Owns these methods, a part of ``GroupReader``. Not the cycle of joining, positio
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 
 from tidelog.client.errors import WrongState
 from tidelog.client.fetching.fetcher import Fetcher
@@ -65,7 +65,7 @@ class ReaderControls:
 
     def commit_exactly(
         self, positions: Mapping[TopicPartition, Position], *, is_given: bool
-    ) -> Awaitable[None]:
+    ) -> Coroutine[None, None, None]:
         """Ask for a commit of these positions, in this order; awaiting waits for its end.
 
         ``is_given``: by the application; otherwise they are what ``places`` returned. Raises
