@@ -111,9 +111,30 @@ MUTANTS = (
     ),
     Mutant(
         "partitions are assigned after the end",
-        "src/tidelog/client/groups/group_reader.py::GroupReader._enter",
+        "src/tidelog/client/groups/group_reader.py::GroupReader._take_up",
         "            self._refuse_closed()\n",
         "",
+        ENTERED,
+    ),
+    Mutant(
+        "the end waits for what a poll commits before it gives partitions up",
+        "src/tidelog/client/groups/group_reader.py::GroupReader._enter",
+        "            await self.commits.attempt(theirs)\n",
+        "            await self._call_back(lambda: self.commits.attempt(theirs))\n",
+        ENTERED,
+    ),
+    Mutant(
+        "a callback uses up the time of the last commit",
+        "src/tidelog/client/groups/group_reader.py::GroupReader.give_up",
+        "            until += loop.time() - began\n",
+        "",
+        ENTERED,
+    ),
+    Mutant(
+        "a group that does not respond keeps a cancellation back",
+        "src/tidelog/client/groups/group_reader.py::GroupReader._leave",
+        "            if ended_by is None:\n",
+        "            if True:\n",
         ENTERED,
     ),
     Mutant(
@@ -173,6 +194,20 @@ MUTANTS = (
         CONSUMER,
     ),
     Mutant(
+        "commits aside do not count those that are waited for",
+        "src/tidelog/aio/commits_aside.py::CommitsAside.begin",
+        "        except GaveUp:\n",
+        "        except ZeroDivisionError:\n",
+        CONSUMER,
+    ),
+    Mutant(
+        "a callback that is cancelled twice keeps the end waiting",
+        "src/tidelog/aio/commits_aside.py::_Call.begin_cancelled",
+        "            if not self.ended.done():\n",
+        "            if False:\n",
+        CONSUMER,
+    ),
+    Mutant(
         "the callback of a cancelled commit is not called",
         "src/tidelog/aio/commits_aside.py::CommitsAside.begin",
         "            if call is not None and not call.is_begun:\n",
@@ -198,6 +233,13 @@ MUTANTS = (
         "src/tidelog/blocking/consumer.py::Consumer.commit_async",
         "            elif error is not None:\n",
         "            elif False:\n",
+        ASIDE,
+    ),
+    Mutant(
+        "a callback that closes the consumer leaves none for the call in which it runs",
+        "src/tidelog/blocking/consumer.py::Consumer._call_back",
+        "            if self._ended:\n",
+        "            if True:\n",
         ASIDE,
     ),
 )

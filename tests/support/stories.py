@@ -1,6 +1,7 @@
 """A story that a test tells on an event loop of its own.
 
-Owns the loop, the deadline, and that no error stays without a caller. Not what happens in it.
+Owns the loop, its clock, the deadline, and that no error stays without a caller. Not what happens
+in it.
 """
 
 from __future__ import annotations
@@ -23,3 +24,10 @@ def story(of: Callable[[], Awaitable[None]]) -> None:
         assert not troubles
 
     asyncio.run(whole())
+
+
+def let_pass(seconds: float) -> None:
+    """Let the clock of the loop go on by so much at once."""
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    loop.time = lambda: before() + seconds  # type: ignore[method-assign]

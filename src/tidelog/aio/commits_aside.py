@@ -62,8 +62,13 @@ class _Call:
 
     async def begin_cancelled(self) -> None:
         # Nothing waits for the cancelled task, nor for the error that a callback passes on.
-        with contextlib.suppress(ClientError):
-            await self.begin(WrongState("the commit was cancelled: it may have been made"))
+        try:
+            with contextlib.suppress(ClientError):
+                await self.begin(WrongState("the commit was cancelled: it may have been made"))
+        finally:
+            # Cancelled as well: those after it, and the end, must not wait for ever.
+            if not self.ended.done():
+                self.ended.set_result(None)
 
 
 class CommitsAside:
@@ -96,6 +101,9 @@ class CommitsAside:
         try:
             with explained():
                 asked = ask()
+        except GaveUp:
+            # The bound of the reader, which counts other commits, too.
+            raise
         except ClientError as error:
             refused = error
         call = None if callback is None else self._placed(callback, offsets)

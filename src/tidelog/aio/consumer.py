@@ -105,11 +105,12 @@ class Consumer(ConsumerCommits):
     async def close(self, autocommit: bool = True, timeout_ms: float = CLOSE_MS) -> None:
         """Commit (with enable_auto_commit), call back, leave the group, close the connections.
 
-        Waits up to ``timeout_ms`` for this commit and for those that were begun before; then
-        they fail. Another task's ``poll`` ends its callback first. A static member stays in its
-        group until its session ends. A second call does nothing. An exception of a callback is
-        raised when everything is closed; after one of a ``partition_key_listener`` nothing is
-        committed. A cancelled call closes everything without waiting for commits.
+        Waits up to ``timeout_ms``, apart from the time of callbacks, for this commit and for those
+        that were begun before; then they fail. Another task's ``poll`` ends its callback first. A
+        static member stays in its group until its session ends. A second call does nothing. An
+        exception of a callback is raised when everything is closed; after one of a
+        ``partition_key_listener`` nothing is committed. A cancelled call closes everything without
+        waiting for commits.
         """
         timeout_ms = milliseconds(timeout_ms)
         if self._is_closing:

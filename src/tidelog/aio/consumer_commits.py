@@ -46,7 +46,7 @@ class ConsumerCommits(ConsumerQueries):
         """
         given = None if offsets is None else checked(offsets)
         reader = await self._assigned_ready()
-        # Given offsets need no look at what is not returned: that decodes records.
+        # Given offsets need nothing of what is not returned: that would decode records.
         wanted = _places(reader) if given is None else given
         self._counts["commits"] += 1
         with explained():

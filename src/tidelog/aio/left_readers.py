@@ -33,8 +33,9 @@ class LeftReaders:
     ) -> None:
         """Commit, call back, and leave the groups of all, and of ``present`` after them.
 
-        Waits up to ``timeout_ms`` for commits. The first exception of a callback is raised when all
-        have ended. A cancelled call waits for no commit any more, and calls nothing back.
+        Waits up to ``timeout_ms`` for commits, apart from the time of callbacks. The first
+        exception of a callback is raised when all have ended. A cancelled call waits for no commit
+        any more, and calls nothing back.
         """
         until: float | None = asyncio.get_running_loop().time() + timeout_ms / 1000
         readers = [*([] if present is None else [present]), *self._readers]
@@ -42,7 +43,7 @@ class LeftReaders:
         raised: BaseException | None = None
         while readers:
             try:
-                await self._leave(readers.pop(), until, autocommit)
+                until = await self._leave(readers.pop(), until, autocommit)
             except asyncio.CancelledError as cancelled:
                 raised, until = cancelled, None
             except Exception as error:
@@ -50,11 +51,13 @@ class LeftReaders:
         if raised is not None:
             raise raised
 
-    async def _leave(self, reader: GroupReader, until: float | None, autocommit: bool) -> None:
+    async def _leave(
+        self, reader: GroupReader, until: float | None, autocommit: bool
+    ) -> float | None:
         self.leaving = reader
         try:
             if until is not None:
-                await reader.give_up(until, commits=autocommit)
+                until = await reader.give_up(until, commits=autocommit)
         except asyncio.CancelledError:
             until = None
             raise
@@ -62,3 +65,4 @@ class LeftReaders:
             self.leaving = None
             with contextlib.suppress(ClientError):
                 await reader.close(until)
+        return until

@@ -186,15 +186,18 @@ class Consumer(ConsumerMethods):
         return self._loop.start(_end_of(task))
 
     def _call_back(self) -> None:
-        # Those of now: one that commits again may have its refusal at once.
+        # Those of now: one that commits again may have its refusal at once. One that polls or
+        # closes calls those after it itself.
         for _ in range(len(self._ended)):
-            self._ended.popleft()()
+            if self._ended:
+                self._ended.popleft()()
 
     def close(self, autocommit: bool = True, timeout_ms: float = CLOSE_MS) -> None:
         """Commit (with enable_auto_commit), call back, leave the group, close the connections.
 
-        Waits up to ``timeout_ms`` for this commit and for those that were begun before; then they
-        fail, and their callbacks get the error. A second call does nothing. An exception of a
+        Waits up to ``timeout_ms``, apart from the time of callbacks, for this commit and for those
+        that were begun before; then they fail, and their callbacks get the error. A second call
+        does nothing. An exception of a
         callback is raised when everything is closed.
         """
         timeout_ms = milliseconds(timeout_ms)

@@ -13,6 +13,7 @@ from tests.support.network_server import until
 from tests.support.scripted_cluster import ScriptedCluster, listed_offsets, topic, view_of
 from tests.support.stories import story
 from tidelog.aio import Consumer
+from tidelog.aio.commits_aside import CommitsAside
 from tidelog.aio.consumer_types import OffsetAndMetadata, OffsetAndTimestamp
 from tidelog.client.errors import CommitFailed, GaveUp, Refused, WrongState
 from tidelog.client.fetching.record_queue import RecordQueue
@@ -491,26 +492,34 @@ def test_an_error_at_the_end_of_a_reader_does_not_keep_commits_from_their_callba
     story(of)
 
 
-def test_more_commits_aside_than_the_bound_are_refused_until_one_has_ended() -> None:
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_more_commits_aside_than_the_bound_are_refused_until_one_has_ended(
+    is_answered: bool,
+) -> None:
     """Each of them was a task that waited for the callbacks before it."""
 
     async def of() -> None:
         one = Committing()
         await one.read(1)
-        one.held = asyncio.get_running_loop().create_future()
+        may_end = asyncio.Event()
+        one.held = None if is_answered else asyncio.get_running_loop().create_future()
         ended: list[int] = []
 
-        def callback(offsets: Any, _: Any) -> None:
+        async def callback(offsets: Any, _: Any) -> None:
+            await may_end.wait()
             ended.append(offsets[A].offset)
 
         begun = [
             await one.consumer.commit_async({A: number}, callback=callback)
             for number in range(MOST_WAITING)
         ]
+        await until(lambda: len(one.sent) == (MOST_WAITING if is_answered else 1))
         for _ in range(2):
             with pytest.raises(GaveUp, match=r"wait for one, or commit less often"):
                 await one.consumer.commit_async({A: 0}, callback=callback)
-        one.held.set_result(None)
+        may_end.set()
+        if one.held is not None:
+            one.held.set_result(None)
         one.held = None
         await begun[0]
         begun.append(await one.consumer.commit_async({A: MOST_WAITING}, callback=callback))
@@ -586,5 +595,52 @@ def test_a_callback_waits_for_those_before_it_whatever_callbacks_commit() -> Non
         may_end.set()
         await consumer.close()
         assert ended == [50, 5, 6, 7, 8]
+
+    story(of)
+
+
+def test_the_bound_of_commits_counts_those_that_are_waited_for_too() -> None:
+    """The callback of the last one got the error, and its task went on."""
+
+    async def of() -> None:
+        one = Committing()
+        await one.read(1)
+        one.held = asyncio.get_running_loop().create_future()
+        ended: list[Any] = []
+        own = asyncio.ensure_future(one.consumer.commit({A: 0}))
+        await until(lambda: one.sent)
+        begun = [await one.consumer.commit_async({A: number}) for number in range(1, MOST_WAITING)]
+        with pytest.raises(GaveUp, match=r"wait for one, or commit less often"):
+            await one.consumer.commit_async({A: 0}, callback=lambda *got: ended.append(got))
+        one.held.set_result(None)
+        one.held = None
+        await asyncio.gather(own, *begun)
+        await one.consumer.close()
+        assert not ended and one.stored[A].offset == MOST_WAITING - 1
+
+    story(of)
+
+
+def test_callbacks_that_are_cancelled_twice_keep_none_after_them_from_its_end() -> None:
+    """The end waited for ever, where a program had cancelled every task again and again."""
+
+    async def of() -> None:
+        aside, held = CommitsAside(), asyncio.Event()
+
+        async def asked() -> None:
+            await held.wait()
+
+        async def callback(*_: Any) -> None:
+            await held.wait()
+
+        for _ in range(2):
+            aside.begin(asked, {}, callback)
+        for _ in range(2):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+        async with asyncio.timeout(30):
+            await aside.all_called_back()
 
     story(of)

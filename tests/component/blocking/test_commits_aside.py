@@ -141,3 +141,17 @@ def test_an_error_at_the_end_does_not_keep_commits_from_their_callbacks(
     with pytest.raises(ValueError, match="a listener's"):
         consumer.close(timeout_ms=1)
     assert ended == [WrongState]
+
+
+def test_a_callback_that_closes_the_consumer_calls_those_after_it(consumer: Consumer) -> None:
+    """The call in which it ran raised IndexError then."""
+    ended: list[int] = []
+
+    def callback(offsets: Any, _: BaseException | None) -> None:
+        ended.append(offsets[A].offset)
+        consumer.close()
+
+    begun = [consumer.commit_async({A: offset}, callback) for offset in (5, 6)]
+    assert [outcome(each) for each in begun] == [None, None]
+    consumer.close()
+    assert ended == [5, 6]

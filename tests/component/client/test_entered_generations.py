@@ -11,8 +11,9 @@ from typing import Any, Literal, cast
 import pytest
 
 from tests.support.network_server import until
+from tests.support.stories import let_pass
 from tidelog.client.cluster import Cluster, ClusterSettings
-from tidelog.client.errors import ClientError, ConnectionLost, Refused
+from tidelog.client.errors import ClientError, ConnectionLost, Refused, RequestTimedOut
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.groups.consumer_protocol import COOPERATIVE_STICKY
 from tidelog.client.groups.group_member import GroupMember, MembershipLost
@@ -497,6 +498,80 @@ def test_a_reader_that_ends_calls_off_what_it_began(ends: str) -> None:
         await asyncio.wait([end])
         assert end.cancelled() == (ends == "cancelled")
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(story())
+
+
+def test_the_end_does_not_wait_for_what_a_poll_commits_before_it_gives_partitions_up() -> None:
+    """It was held back by that as by a callback, for up to a minute."""
+
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        reader = reader_of(member, listener)
+        await poll_until(reader, lambda: member.joins > 0)
+        reader.fetcher.seek(GONE, 9)
+        member.answered.clear()
+        member.others.set()
+        await turns_of_the_loop()
+        poll = asyncio.create_task(reader.poll(10**6))
+        await until(lambda: {GONE: 9} in member.committed)
+        async with asyncio.timeout(30):
+            await reader.give_up(soon(0.01))
+            await reader.close(soon(0.01))
+            with pytest.raises(ClientError, match="closed"):
+                await poll
+        assert listener.calls == [("revoked", [KEPT, GONE])]
+
+    asyncio.run(story())
+
+
+def test_callbacks_do_not_use_up_the_time_of_the_last_commit() -> None:
+    """It was called off where a callback of a poll had lasted longer than that."""
+
+    async def story() -> None:
+        listener, member = Waiting("assigned"), Member()
+        member.others.set()
+        reader = reader_of(member, listener)
+        poll = asyncio.create_task(reader.poll(10**8))
+        await until(lambda: "assigned" in dict(listener.calls))
+        reader.fetcher.seek(KEPT, 9)
+        member.answered.clear()
+        end = asyncio.create_task(reader.give_up(soon(60)))
+        await turns_of_the_loop()
+        let_pass(61)
+        listener.may_end.set()
+        await turns_of_the_loop()
+        assert member.committed[-1] == {KEPT: 9} and not end.done()
+        member.answered.set()
+        assert await end > soon(0)
+        assert listener.calls[2:] == [("revoked", [KEPT, ADDED])]
+        await reader.close()
+        with pytest.raises(ClientError, match="closed"):
+            await poll
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_group_that_does_not_respond_keeps_no_cancellation_back(is_cancelled: bool) -> None:
+    """The error of LeaveGroup replaced it, and was ignored: the task went on."""
+
+    async def story() -> None:
+        member = Member()
+
+        async def leave() -> None:
+            raise RequestTimedOut("no response to LeaveGroup")
+
+        member.leave = leave  # type: ignore[method-assign]
+        reader = reader_of(member, Listener())
+        member.answered.clear()
+        reader.commits.begin({KEPT: 6})
+        end = asyncio.create_task(reader.close(soon(10**6 if is_cancelled else 0.01)))
+        await turns_of_the_loop()
+        if is_cancelled:
+            end.cancel()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else RequestTimedOut):
+            await end
 
     asyncio.run(story())
 

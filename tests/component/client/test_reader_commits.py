@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.scripted_cluster import ScriptedCluster, view_of
+from tests.support.stories import let_pass
 from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused, WrongState
 from tidelog.client.groups.committed_offsets import Membership, Position
 from tidelog.client.groups.group_member import GroupMember
@@ -561,13 +562,6 @@ def test_a_commit_of_nothing_waits_for_those_before_and_is_no_error() -> None:
     asyncio.run(main())
 
 
-def let_pass(seconds: float) -> None:
-    """Let the clock of the loop go on by so much at once."""
-    loop = asyncio.get_running_loop()
-    before = loop.time
-    loop.time = lambda: before() + seconds  # type: ignore[method-assign]
-
-
 @pytest.mark.parametrize("is_behind_another", [True, False])
 def test_what_is_given_up_is_committed_in_the_time_before_a_join_or_logged(
     is_behind_another: bool, caplog: pytest.LogCaptureFixture
@@ -628,7 +622,8 @@ def test_a_reset_whose_turn_does_not_come_in_time_may_be_made_later() -> None:
         reset = await begun(commits.reset(WHERE, 16))
         let_pass(61)
         with pytest.raises(ConnectionLost, match="not sent in time") as late:
-            await reset
+            async with asyncio.timeout(30):
+                await reset
         assert is_worth_retrying(late.value) and member.sent == [5]
         await call_off(commits.tasks())
 

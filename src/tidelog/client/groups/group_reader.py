@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable
 from math import ceil
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import GaveUp, WrongState
+from tidelog.client.errors import ClientError, GaveUp, WrongState
 from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.fetch_requests import FetchOptions
 from tidelog.client.fetching.fetcher import PREFETCH_BYTES, Fetcher
@@ -135,8 +135,7 @@ class GroupReader:
         """Whether the callbacks before the next join have begun, and its automatic commit."""
         self._calling = asyncio.Lock()
         """Held while callbacks run: the end waits for those of ``poll``, and goes on from there."""
-        self._is_woken = False
-        self._closed = False
+        self._is_woken = self._closed = False
 
     # What it has and where it is
 
@@ -215,7 +214,7 @@ class GroupReader:
             if self.generation.is_outdated():
                 self.member.rejoin()
             if self._is_entering:
-                await self._call_back(self._enter)
+                await self._enter()
             if self._joining is not None or self.member.must_join:
                 # An eager member returns nothing while it joins: others may read its partitions by
                 # then.
@@ -259,11 +258,19 @@ class GroupReader:
         """
         self._closed = True
         async with contextlib.AsyncExitStack() as last_first:
-            last_first.push_async_callback(self.member.leave)
+            last_first.push_async_exit(self._leave)
             last_first.push_async_callback(self.fetcher.close)
             last_first.push_async_callback(self._call_off)
             if until is not None:
                 await self.commits.settle(until)
+
+    async def _leave(self, _: object, ended_by: BaseException | None, __: object) -> None:
+        try:
+            await self.member.leave()
+        except ClientError:
+            # It must not replace a cancellation.
+            if ended_by is None:
+                raise
 
     async def _call_off(self) -> None:
         try:
@@ -318,7 +325,7 @@ class GroupReader:
             if not joining.result():
                 return await self._joined(deadline)
             self._is_entering = True
-        await self._call_back(self._enter)
+        await self._enter()
         return True
 
     def _has_joined(self, task: asyncio.Task[bool]) -> None:
@@ -354,13 +361,15 @@ class GroupReader:
             else:
                 self._positions.take_back(beyond_gates=False)
 
-    async def give_up(self, until: float, *, commits: bool = True) -> None:
+    async def give_up(self, until: float, *, commits: bool = True) -> float:
         """Commit and call back as before a rebalance: the consumer ends, and no poll goes on.
 
         Waits for a callback of ``poll``, and for all commits that were asked for, until then on the
-        loop's clock.
+        loop's clock. Returns a later time instead: callbacks do not use up the time of commits.
         """
         self._closed = True
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         async with self._calling:
             if self._joining is not None:
                 await call_off([self._joining])
@@ -374,9 +383,12 @@ class GroupReader:
                 await (self._turns.lose_loaded() if is_lost else self._turns.flush_loaded())
                 if commits and not is_lost and self.commits.auto_ms is not None:
                     self.commits.begin(self._turns.done_with())
+            until += loop.time() - began
             await self.commits.settle(until)
+            began = loop.time()
             if assigned:
                 await (self._hooks.lost if is_lost else self._hooks.revoked)(assigned)
+            return until + loop.time() - began
 
     async def _join(self) -> bool:
         """Wait for the commits, give up what is revoked, and join.
@@ -403,14 +415,21 @@ class GroupReader:
         return True
 
     async def _enter(self) -> None:
-        """Begin with what the last join gave; call back, inside ``poll``.
+        """Begin with what the last join gave; commit what goes, and call back, inside ``poll``.
 
         A poll that is cancelled meanwhile, or whose callback raises, leaves the rest to the next.
         """
+        if self.commits.auto_ms is not None and (revoked := self.generation.revoked()):
+            # Not as a callback: the end does not wait for it.
+            done = self._turns.done_with()
+            theirs = {partition: done[partition] for partition in revoked if partition in done}
+            await self.commits.attempt(theirs)
+        await self._call_back(self._take_up)
+
+    async def _take_up(self) -> None:
         if not self._is_entering:
             return
-        revoked = self.generation.revoked()
-        if revoked:
+        if revoked := self.generation.revoked():
             await self._give_up_afterwards(revoked)
             # The end waits for this, and gives up what is left.
             self._refuse_closed()
@@ -421,10 +440,6 @@ class GroupReader:
 
     async def _give_up_afterwards(self, revoked: list[TopicPartition]) -> None:
         """Give up what a cooperative member does not get again."""
-        if self.commits.auto_ms is not None:
-            done = self._turns.done_with()
-            theirs = {partition: done[partition] for partition in revoked if partition in done}
-            await self.commits.attempt(theirs)
         try:
             await self._hooks.revoked(revoked)
         finally:
