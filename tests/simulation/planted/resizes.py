@@ -183,7 +183,7 @@ PLANTED = (
         resized({"bounce_broker": 4.0, "cut": 3.0}, resizes=(0.0, 0.2), pause=(0.05, 0.4)),
         first_seed=9,
     ),
-    Planted(read_without_counts, ORDER, resized(AWAY), first_seed=14),
+    Planted(read_without_counts, ORDER, resized(AWAY), first_seed=33),
     Planted(show_a_plan, ORDER, resized(AWAY), first_seed=22),
     Planted(begin_again_at_0, ORDER, resized(AWAY), first_seed=1),
     Planted(begin_nowhere_at_a_birth, LOST, resized(AWAY), first_seed=12),
@@ -192,5 +192,5 @@ PLANTED = (
     Planted(commit_without_a_flush, STATE, resized(AWAY), first_seed=2),
     Planted(keep_the_state_when_a_gate_opens, STATE, resized(AWAY), first_seed=1),
     Planted(pass_older_batches, TWICE, resized(AWAY), first_seed=26),
-    Planted(forget_where_keys_came_from, TWICE, resized(AWAY), first_seed=19),
+    Planted(forget_where_keys_came_from, TWICE, resized(AWAY), first_seed=38),
 )
