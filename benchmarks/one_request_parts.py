@@ -30,6 +30,7 @@ from tests.support.resized import put  # noqa: E402
 
 from benchmarks.broker_requests import fetch_frame, produce_frame  # noqa: E402
 from tidelog.broker.partitions import produce_fast_path  # noqa: E402
+from tidelog.broker.partitions.partition import HostedPartition  # noqa: E402
 from tidelog.network import frames  # noqa: E402
 from tidelog.network.connection import Connection  # noqa: E402
 from tidelog.network.router import Tally  # noqa: E402
@@ -143,6 +144,12 @@ def counted(tally: Tally) -> None:
     tally.took(NOW_NS() - began_ns)
 
 
+async def note(lone: LoneBroker, partition: HostedPartition) -> None:
+    """Have a batch without a count appended at once, as after another one (decision 0083)."""
+    now_ms = lone.broker.clock.wall_ms()
+    assert await lone.broker.unaware_writers.noting(partition, now_ms, None) is None
+
+
 async def measure(folder: Path) -> None:
     lone = LoneBroker(folder, seams=Seams())
     await lone.start()
@@ -210,9 +217,7 @@ async def measure(folder: Path) -> None:
     )
     print(f"{'us':46}   warm   cold")
     for name, work in (*parts, *fetch_parts(lone)):
-        # A batch without a count is appended at once only where one was noted before it.
-        now_ms = lone.broker.clock.wall_ms()
-        assert await lone.broker.unaware_writers.noting(partition, now_ms, None) is None
+        await note(lone, partition)
         print(f"{name:46} {cost_us(work):6.2f} {cold_cost_us(work):6.1f}")
     await lone.stop()
 
