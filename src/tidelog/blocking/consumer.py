@@ -197,8 +197,7 @@ class Consumer(ConsumerMethods):
 
         Waits up to ``timeout_ms``, apart from the time of callbacks, for this commit and for those
         that were begun before; then they fail, and their callbacks get the error. A second call
-        does nothing. An exception of a
-        callback is raised when everything is closed.
+        does nothing. An exception of a callback is raised when everything is closed.
         """
         timeout_ms = milliseconds(timeout_ms)
         if self._loop.has_left:
