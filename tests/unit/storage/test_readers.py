@@ -19,7 +19,7 @@ from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, QuickDisk, new_log, remove_due, reopen, resources
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.work import finish
-from tidelog.records.batch import Rejected, read_header, walk
+from tidelog.records.batch import Rejected, read_header, seal_batch, walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_batch
 from tidelog.storage import names
@@ -436,6 +436,34 @@ def follower_log(path: Path, *, size: int = 20, count: int = 6) -> PartitionLog:
         assert isinstance(log.append_as_follower(sent, NOW_MS), Appended)
     log.high_watermark = log.end_offset
     return log
+
+
+def test_reads_of_each_size_have_the_batches_that_fit(tmp_path: Path) -> None:
+    """One read of the file brings the header after a batch along, and may bring a whole batch
+    without records, which is no larger."""
+    log = new_log(tmp_path, TopicConfigs())
+    two = [NewRecord(NOW_MS, b"k", bytes(20))] * 2
+    sent = [build_batch(two, base_offset=offset, leader_epoch=0) for offset in range(0, 12, 2)]
+    for place in (1, 2, 5):
+        emptied = read_header(sent[place])._replace(record_count=0)
+        sent[place] = seal_batch(emptied, b"")
+    for one in sent:
+        assert isinstance(log.append_as_follower(one, NOW_MS), Appended)
+    log.high_watermark = log.end_offset
+    log.resources.kept_reads.forget(log)
+    for begin in range(6):
+        for most in range(0, sum(map(len, sent)) + 70):
+            for at_least_one in (True, False):
+                fitting, size = [], 0
+                for one in sent[begin:]:
+                    size += len(one)
+                    if size > most and (fitting or not at_least_one):
+                        break
+                    fitting.append(one)
+                log.segments.forget_positions()
+                read = log.read(2 * begin, most, at_least_one=at_least_one)
+                assert bytes(read) == b"".join(fitting), (begin, most, at_least_one)
+                log.resources.kept_reads.forget(log)
 
 
 @pytest.mark.parametrize("offset", [11, 12])

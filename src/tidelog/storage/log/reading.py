@@ -70,7 +70,7 @@ def _read(
     least = offset
     if located is None:
         least = 0
-        located = log.segments.locate(offset)
+        located = log.segments.beginning_at(offset) or log.segments.locate(offset)
         if located is None:
             return _EMPTY
     segment, position = located

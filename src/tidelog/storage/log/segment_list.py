@@ -73,6 +73,14 @@ class SegmentList(Sequence[Segment]):
             place += 1
         return None
 
+    def beginning_at(self, offset: int) -> tuple[Segment, int] | None:
+        """Return the segment that begins with an offset, and position 0; None if none does.
+
+        For a read from the start of a log or of a segment, which needs no walk.
+        """
+        segment = self._segments[self.segment_at(offset)]
+        return (segment, 0) if segment.base_offset == offset and segment.size else None
+
     def header_at(self, offset: int) -> BatchHeader | None:
         """Return the header of the batch that holds an offset, or of the batch after it.
 

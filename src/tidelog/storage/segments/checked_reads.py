@@ -40,15 +40,19 @@ def read_batches(
     if available < HEADER_SIZE:
         return None
     least, end = max(least_offset, segment.base_offset), segment.next_offset
-    data = segment.read_bytes(position, min(available, max(max_bytes, HEADER_SIZE)))
+    # With the header after them: the same call to the disk shows where the next batch begins.
+    data = segment.read_bytes(position, min(available, max_bytes + HEADER_SIZE))
     if len(data) < HEADER_SIZE:
         raise Unsound(f"{segment.log_path} ends before position {position}")
     size, next_offset = sound_part(data, least, limit_offset, end, epochs)
+    if size > max_bytes:
+        # A batch without records is no larger than a header.
+        size, next_offset = sound_part(data[:max_bytes], least, limit_offset, end, epochs)
     if not size:
         first = read_header(data)
         if first.size > available:
             raise Unsound(f"the batch at offset {first.base_offset} ends after its file")
-        if first.size <= len(data) or not at_least_one:
+        if first.size <= max_bytes or not at_least_one:
             return None
         data = segment.read_bytes(position, first.size)
         size, next_offset = sound_part(data, least, limit_offset, end, epochs)
