@@ -6,12 +6,15 @@ bytes: see `soundness`. Not what follows from damage: see `log.reading` and `log
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 from tidelog.records.batch import HEADER_SIZE, read_header
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.soundness import Unsound, sound_part
+
+_base_offset = struct.Struct(">q").unpack_from
 
 
 class Slice(NamedTuple):
@@ -58,8 +61,7 @@ def read_batches(
         size, next_offset = sound_part(data, least, limit_offset, end, epochs)
         if not size:
             return None
-    if size + HEADER_SIZE > len(data):
-        _check_after(segment, position + size, next_offset)
+    _check_after(segment, position, data, size, next_offset)
     return Slice(memoryview(data)[:size], next_offset, position + size)
 
 
@@ -77,7 +79,7 @@ def sound_until(segment: Segment, start: int, end: int, epochs: LeaderEpochs) ->
     last = segment.next_offset
     size, next_offset = sound_part(data, segment.base_offset, last, last, epochs)
     end = start + size
-    _check_after(segment, end, next_offset)
+    _check_after(segment, start, data, size, next_offset)
     apart = start > high or end < low
     segment.checked = (start, end) if apart else (min(low, start), max(high, end))
     return end
@@ -89,9 +91,17 @@ def checked_until(segment: Segment, start: int) -> int:
     return high if low <= start < high else start
 
 
-def _check_after(segment: Segment, position: int, next_offset: int) -> None:
-    """Raise Unsound when the batch at a position begins before the previous batch ends."""
-    if position + HEADER_SIZE <= segment.size:
-        base_offset = segment.header_at(position).base_offset
-        if base_offset < next_offset:
-            raise Unsound(f"{segment.log_path} has offset {base_offset} after {next_offset - 1}")
+def _check_after(segment: Segment, position: int, data: bytes, size: int, next_offset: int) -> None:
+    """Raise Unsound when the batch after the first ``size`` bytes begins before they end.
+
+    ``data``: what was read from ``position`` on. The disk is asked where its header is not there.
+    """
+    end = position + size
+    if size + HEADER_SIZE <= len(data):
+        (base_offset,) = _base_offset(data, size)
+    elif end + HEADER_SIZE <= segment.size:
+        base_offset = segment.header_at(end).base_offset
+    else:
+        return
+    if base_offset < next_offset:
+        raise Unsound(f"{segment.log_path} has offset {base_offset} after {next_offset - 1}")
