@@ -12,7 +12,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected, walk
 from tidelog.storage.log.cold import ColdRead, cold_read
 from tidelog.storage.log.reading import read_before
-from tidelog.storage.log.region import find_region
+from tidelog.storage.log.region import LEAST_BYTES, find_region
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
@@ -46,6 +46,9 @@ def records_at(
     if before is not None:
         return before
     remembered = log.segments.remembered(offset)
+    if remembered is None and most < LEAST_BYTES:
+        # A larger read asks the index for a region: that has to be in memory then.
+        remembered = log.segments.beginning_at(offset)
     if may_be_cold:
         cold = cold_read(log, offset, most, remembered)
         if cold is not None:

@@ -43,6 +43,7 @@ def read_batches(
     if available < HEADER_SIZE:
         return None
     least, end = max(least_offset, segment.base_offset), segment.next_offset
+    max_bytes = max(max_bytes, 0)
     # With the header after them: the same call to the disk shows where the next batch begins.
     data = segment.read_bytes(position, min(available, max_bytes + HEADER_SIZE))
     if len(data) < HEADER_SIZE:

@@ -96,6 +96,8 @@ def sound_part(
 def _span(epochs: LeaderEpochs, offset: int) -> tuple[int, int]:
     """Return the epoch of the record at an offset, and where the next one begins."""
     entries = epochs.entries
+    if entries and entries[-1][1] <= offset:
+        return entries[-1][0], _FOR_EVER
     place = bisect_right(entries, offset, key=lambda entry: entry[1])
     epoch = entries[place - 1][0] if place else _NO_EPOCH
     return epoch, entries[place][1] if place < len(entries) else _FOR_EVER
