@@ -537,8 +537,8 @@ MUTANTS = (
     Mutant(
         "the watermark moves below min.insync.replicas",
         "src/tidelog/replication/watermark.py::high_watermark",
-        "    if committed_isr_size < required:\n        return current\n",
-        "",
+        "    if lacks_machines or committed_isr_size < required:\n        return current\n",
+        "    if lacks_machines:\n        return current\n",
         "tests/unit/replication/test_watermark.py tests/unit/replication/test_isr.py",
     ),
     Mutant(

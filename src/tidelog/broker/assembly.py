@@ -95,6 +95,7 @@ def assemble(given: Given) -> Broker:
     log_work, background = LogWork(clock, seams.threads), pace.Background(clock, seams.threads)
     commit = GroupCommit(seams.threads, clock, before_ack=configs.log_durability == "sync")
     partitions, others = _partitions(given, commit), _other_brokers(given, metadata)
+    metadata.when_brokers_changed = _following_brokers(given, metadata, partitions, others)
     leader_hints = LeaderHints(node_id, metadata, partitions.get)
     unaware = _unaware_writers(given, partitions, metadata, background, log_work)
 
@@ -116,7 +117,6 @@ def assemble(given: Given) -> Broker:
     repairs = Repairs(node_id, partitions, metadata, configs.stale_partition_delete_delay_ms)
     maintenance = _maintenance(given, partitions, log_work, repairs, fetch_sessions)
     maintenance.cleaning.older_values = OlderValues(metadata, others, clock).may_exist
-    topic_configs.when_changed = _reconfiguring(given, partitions, maintenance)
     return Broker(
         configs=configs,
         node_id=node_id,
@@ -181,9 +181,22 @@ def _unaware_writers(
 
 
 def _other_brokers(given: Given, metadata: MetadataCache) -> OtherBrokers:
-    made = OtherBrokers(metadata, given.configs, given.secret, given.seams.random)
-    metadata.when_brokers_changed = made.brokers_changed
-    return made
+    return OtherBrokers(metadata, given.configs, given.secret, given.seams.random)
+
+
+def _following_brokers(
+    given: Given, metadata: MetadataCache, partitions: Partitions, others: OtherBrokers
+) -> Callable[[], None]:
+    """Return what follows a change of the live brokers."""
+    one_by_one = pace.OneByOne(given.seams.clock)
+
+    def brokers_changed() -> None:
+        others.brokers_changed()
+        listener = given.configs.inter_broker_listener_name
+        if partitions.machines.take(metadata.brokers.values(), listener):
+            one_by_one.add(partitions.machines_changed())
+
+    return brokers_changed
 
 
 def _partitions(given: Given, commit: GroupCommit) -> Partitions:
@@ -249,7 +262,9 @@ def _maintenance(
         line = RefusedWrites(directory.path, seams.clock)
         directory.resources.on_refused = partial(_refused, shortages, directory, line)
     expire = sessions.expire
-    return Maintenance(partitions, log_work, repairs, shortages, configs, seams, expire)
+    made = Maintenance(partitions, log_work, repairs, shortages, configs, seams, expire)
+    given.topic_configs.when_changed = _reconfiguring(given, partitions, made)
+    return made
 
 
 def _refused(

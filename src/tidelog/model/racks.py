@@ -27,6 +27,17 @@ def machine_of(broker: int, text: str | None) -> Machine:
     return text if text is not None and SEPARATOR in text else broker
 
 
+def machine_at(broker: int, text: str | None, host: str | None) -> Machine:
+    """Return the machine of a broker with this ``broker.rack`` and advertised host.
+
+    Workers of a file without a rack have the name of their machine as their rack, which a zone of
+    several machines may have, too: the host tells them apart (decisions 0121, 0131).
+    """
+    if text is None:
+        return broker
+    return text if SEPARATOR in text or host is None else within(text, host)
+
+
 def is_within(text: str | None, rack: str) -> bool:
     """Whether a ``broker.rack`` is this rack or machine, or a machine of this rack."""
     return text is not None and rack in (text, rack_of(text))

@@ -28,6 +28,7 @@ from tidelog.broker.coordinator.pending_response import give, refuse_all
 from tidelog.broker.coordinator.replaying import LoadFailed, replay_to
 from tidelog.broker.coordinator.table import TableDecision, TableKind, TableT, TableWrite
 from tidelog.broker.coordinator.writes import InFlight, bytes_of
+from tidelog.broker.partitions.in_sync import is_too_small
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
@@ -241,7 +242,7 @@ class LedPartition(Generic[TableT]):
             refuse_all(write, ErrorCode.NOT_COORDINATOR)
             return
         hosted = self.hosted
-        if len(self._in_flight) >= MAX_IN_FLIGHT or len(hosted.isr) < hosted.required_in_sync:
+        if len(self._in_flight) >= MAX_IN_FLIGHT or is_too_small(hosted):
             self._lost(write, ErrorCode.NOT_ENOUGH_REPLICAS)
             return
         end = hosted.end_offset

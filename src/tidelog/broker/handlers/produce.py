@@ -41,7 +41,8 @@ from tidelog.broker.partitions.admission import (
     why_not_admitted,
 )
 from tidelog.broker.partitions.ancestor_tombstones import append_tombstone, is_control
-from tidelog.broker.partitions.delayed_produce import DelayedProduce, refuse, why_too_few
+from tidelog.broker.partitions.delayed_produce import DelayedProduce, refuse
+from tidelog.broker.partitions.in_sync import why_too_few
 from tidelog.broker.partitions.produce_lists import BY_ID_SINCE
 from tidelog.broker.partitions.resize_checks import (
     is_aware,

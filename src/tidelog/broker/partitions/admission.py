@@ -6,7 +6,7 @@ Owns these rules, for the fast path of Produce and for its handler. Not the resp
 | rule | refusal |
 |---|---|
 | this broker leads the partition, and clients may write to its topic | ``NOT_HERE`` |
-| with acks=all: the ISR has ``min.insync.replicas`` members | ``TOO_FEW`` |
+| with acks=all: the ISR has the minimums of replicas and machines | ``TOO_FEW`` |
 | the payload has one batch | ``SEVERAL_BATCHES`` |
 """
 
@@ -16,6 +16,7 @@ import struct
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from tidelog.broker.partitions.in_sync import lacks_machines
 from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, Buffer
 
@@ -61,6 +62,10 @@ def why_not_open(partition: HostedPartition | None, topic: str, acks: int) -> Re
     # Also for Kafka's "__admin_client": any client can send that client id.
     if partition is None or not partition.is_leader or topic in INTERNAL_TOPICS:
         return NOT_HERE
-    if acks == ALL_IN_SYNC and len(partition.state.isr) < partition.required_in_sync:
+    # The rule of ``is_too_small``, without its calls: a request may name many partitions.
+    if acks == ALL_IN_SYNC and (
+        len(partition.state.isr) < partition.required_in_sync
+        or (partition.log.configs.min_insync_machines > 1 and lacks_machines(partition))
+    ):
         return TOO_FEW
     return None

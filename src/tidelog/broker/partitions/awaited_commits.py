@@ -61,7 +61,7 @@ class AwaitedCommits:
             _call(entries.popleft()[1], ErrorCode.NONE)
 
     def too_few(self) -> None:
-        """Call those that are not patient: the ISR is below ``min.insync.replicas``."""
+        """Call those that are not patient: the ISR is too small for acks=all."""
         waiting = self.entries
         if all(patient for _, _, patient in waiting):
             return

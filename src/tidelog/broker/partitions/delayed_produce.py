@@ -283,14 +283,6 @@ class DelayedFrames:
             partition.waiting.commits.forget(last_offset, on_commit)
 
 
-def why_too_few(partition: HostedPartition) -> str:
-    """Return the sentence of NOT_ENOUGH_REPLICAS."""
-    return (
-        f"{partition.key} has {len(partition.state.isr)} replicas in sync; "
-        f"min.insync.replicas asks for {partition.required_in_sync}"
-    )
-
-
 def refuse(answer: Any, error: ErrorCode, reason: str | None = None) -> None:
     """Turn a partition's part of a Produce response into a refusal."""
     answer.error_code = int(error)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.broker.partitions.delayed_produce import why_too_few
+from tidelog.broker.partitions.in_sync import is_too_small, why_too_few
 from tidelog.broker.partitions.resize_checks import why_not_appended
 from tidelog.model.errors import ErrorCode
 from tidelog.network.limits import Account, Holder
@@ -156,7 +156,7 @@ class InspectedAppends:
             if isinstance(inspected, Rejected):
                 return inspected
             while True:
-                if entry.in_sync and len(partition.state.isr) < partition.required_in_sync:
+                if entry.in_sync and is_too_small(partition):
                     return Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, why_too_few(partition))
                 refused = why_not_appended(partition, entry.named, entry.records)
                 if refused is not None:

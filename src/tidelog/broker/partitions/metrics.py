@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from tidelog.broker.partitions.in_sync import is_too_small
 from tidelog.broker.partitions.partition import HostedPartition, Role
 from tidelog.broker.partitions.sums import Past, Sums, by_topic
 
@@ -98,7 +99,7 @@ def _counts(hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
         ),
         "underminisrpartitioncount": (
             "Led partitions that refuse acks=all",
-            sum(len(p.isr) < p.required_in_sync for p in leaders),
+            sum(map(is_too_small, leaders)),
         ),
         "uncleanleadercount": (
             "Led partitions whose loss of data is not handled yet (KIP-704)",
@@ -149,7 +150,7 @@ def _replication(hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
         in_sync, required = len(state.isr), partition.required_in_sync
         count.add_metric(labels, len(state.replicas) if leads else 0)
         gauge.add_metric(labels, int(leads and in_sync == required))
-        under.add_metric(labels, int(leads and in_sync < required))
+        under.add_metric(labels, int(leads and is_too_small(partition)))
         if leads and len(state.replicas) > 1:
             followers, end = partition.followers, partition.end_offset
             for replica in state.replicas:

@@ -23,16 +23,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol
 from uuid import UUID
 
 from tidelog.broker.partitions.awaited_commits import Committed
 from tidelog.broker.partitions.counts import Counts
+from tidelog.broker.partitions.in_sync import Machines, is_too_small, lacks_machines
 from tidelog.broker.partitions.leadership import Leadership
 from tidelog.broker.partitions.plain_append import append_plain
 from tidelog.broker.partitions.read_limit import read_limit
 from tidelog.broker.partitions.state import NO_LEADER as NO_LEADER
-from tidelog.broker.partitions.state import NO_VERSION, UNASSIGNED
+from tidelog.broker.partitions.state import NO_VERSION, UNASSIGNED, Commit
 from tidelog.broker.partitions.state import LeaderAndIsrState as LeaderAndIsrState
 from tidelog.broker.partitions.state import Role as Role
 from tidelog.broker.partitions.state import StorageFailed as StorageFailed
@@ -50,15 +50,6 @@ from tidelog.storage.log.results import Appended
 _NO_FOLLOWERS: Mapping[int, Follower] = MappingProxyType({})
 
 
-class Commit(Protocol):
-    """Background syncs of logs: ``group_commit``."""
-
-    before_ack: bool
-
-    def want(self, partition: HostedPartition, /) -> None:
-        """Sync all present records of the partition's log soon."""
-
-
 class HostedPartition:
     """A replica on this broker, created by ``Partitions``. Used on the event loop only."""
 
@@ -69,7 +60,6 @@ class HostedPartition:
         "_leader_mark",
         "_marked_generation",
         "_node_id",
-        "_synced",
         "bytes_in",
         "bytes_out",
         "counts",
@@ -80,6 +70,7 @@ class HostedPartition:
         "leader_epoch",
         "leadership",
         "log",
+        "machines",
         "noted_ms",
         "offline_epoch",
         "offline_reason",
@@ -91,8 +82,8 @@ class HostedPartition:
     def __init__(
         self, key: TopicPartition, log: PartitionLog, node_id: int, commit: Commit
     ) -> None:
-        self.key = key
-        self.log = log
+        self.key, self.log = key, log
+        self.machines = Machines()  # the broker has one for all its partitions: ``registry``
         self.state, self.is_leader = UNASSIGNED, False
         self.leader_epoch = log.latest_epoch  # before the first LeaderAndIsr (KIP-570's fencing)
         self.offline_reason: str | None = log.failed
@@ -103,7 +94,7 @@ class HostedPartition:
         self.fence_unwritten = False  # whether its own fence or seal is still to be written
         self.counts, self.waiting = Counts(), Waiting()
         self.leadership: Leadership | None = None  # the leader's state; None while not leading
-        self._node_id, self._commit, self._synced = node_id, commit, commit.before_ack
+        self._node_id, self._commit = node_id, commit
         self._alone = False
         self._is_short = False
         """Whether a replica is not in the ISR: then it may lack committed records."""
@@ -264,9 +255,8 @@ class HostedPartition:
 
     def configure(self) -> None:
         """Apply the topic's configuration and the ISR to the high watermark."""
-        self.required_in_sync = required_in_sync(
-            self.log.configs.min_insync_replicas, max(1, len(self.state.replicas))
-        )
+        replicas = max(1, len(self.state.replicas))
+        self.required_in_sync = required_in_sync(self.log.configs.min_insync_replicas, replicas)
         self._alone = (
             self.state.isr == (self._node_id,)
             and self.required_in_sync <= 1
@@ -280,7 +270,7 @@ class HostedPartition:
         if self.is_leader:
             self.waiting.moved()
             self.advance()
-            if len(self.state.isr) < self.required_in_sync:
+            if is_too_small(self):
                 self.waiting.commits.too_few()
 
     def take_isr(self, isr: tuple[int, ...], isr_version: int) -> None:
@@ -347,7 +337,7 @@ class HostedPartition:
         self.counts.appends += 1
         self.bytes_in += size
         waiting.uncommitted_bytes += size
-        end, synced = log.end_offset, self._synced
+        end, synced = log.end_offset, self._commit.before_ack
         if synced or end - log.synced_end_offset >= log.configs.flush_messages:
             self._commit.want(self)
         if not synced:
@@ -387,9 +377,11 @@ class HostedPartition:
 
     def synced(self) -> None:
         """The log was synced: with ``log.durability=sync`` the stored end has moved."""
-        if self.is_leader and self._synced:
+        if not self._commit.before_ack:
+            return
+        if self.is_leader:
             self.advance()
-        elif self._synced and self.is_following and self._marked_generation == self.log.generation:
+        elif self.is_following and self._marked_generation == self.log.generation:
             # The leader sends a watermark once, perhaps before its records are synced here.
             self._take_over_mark()
 
@@ -398,8 +390,8 @@ class HostedPartition:
         """The end of the stored records: written or, with ``log.durability=sync``, synced.
 
         A follower's fetch offset and its high watermark do not pass it."""
-        log = self.log
-        return min(log.synced_end_offset, log.end_offset) if self._synced else log.end_offset
+        end = self.log.end_offset
+        return min(self.log.synced_end_offset, end) if self._commit.before_ack else end
 
     # -- as a follower
 
@@ -467,6 +459,7 @@ class HostedPartition:
                 ends,
                 len(isr),
                 self.required_in_sync,
+                lacks_machines=lacks_machines(self),
             )
         if moved > log.high_watermark and self._note(moved):
             log.raise_watermark(moved)

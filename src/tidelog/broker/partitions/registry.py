@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tidelog.broker.partitions.fencing import is_closed, write_owed
+from tidelog.broker.partitions.in_sync import Machines
 from tidelog.broker.partitions.inventory import failures, inventory, local_replica
 from tidelog.broker.partitions.new_replicas import NewReplicas
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
@@ -62,6 +63,8 @@ class Partitions:
         stale_delay_ms: int,
     ) -> None:
         self.by_topic: dict[str, dict[int, HostedPartition]] = {}
+        self.machines = Machines()
+        """The machine of each broker, for ``min.insync.machines``."""
         self.steps: RoleChanges = NoSteps()
         """The steps of the other parts; set once, before the first command is applied."""
         self.when_unhosted: Callable[[TopicPartition], None] = _do_nothing
@@ -93,7 +96,7 @@ class Partitions:
                 if self.get(*key) is None:
                     self._host(key, log)
                 else:
-                    other = HostedPartition(key, log, node_id, commit)
+                    other = self._made(key, log)
                     self._undecided.setdefault(key, []).append(other)
 
     # -- reading
@@ -353,6 +356,13 @@ class Partitions:
                 partition.configure()
             yield None
 
+    def machines_changed(self) -> Work[None]:
+        """Apply ``min.insync.machines`` again to the led partitions that have it."""
+        for partition in list(self.all()):
+            if partition.is_leader and partition.log.configs.min_insync_machines > 1:
+                partition.configure()
+            yield None
+
     def _hosted_of(self, topics: Collection[str] | None) -> list[HostedPartition]:
         if topics is None:
             return list(self.all())
@@ -365,9 +375,14 @@ class Partitions:
             self._stop(*partition.key)
 
     def _host(self, key: TopicPartition, log: PartitionLog) -> HostedPartition:
-        hosted = HostedPartition(key, log, self._node_id, self.commit)
+        hosted = self._made(key, log)
         self.by_topic.setdefault(key.topic, {})[key.partition] = hosted
         return hosted
+
+    def _made(self, key: TopicPartition, log: PartitionLog) -> HostedPartition:
+        made = HostedPartition(key, log, self._node_id, self.commit)
+        made.machines = self.machines
+        return made
 
     def _sync_soon(self, key: TopicPartition) -> bool:
         hosted = self.get(*key)

@@ -1,4 +1,4 @@
-"""Types of a hosted partition: its role, and its state from LeaderAndIsr.
+"""Types of a hosted partition: its role, its state from LeaderAndIsr, and what syncs its log.
 
 Owns the types only. Not the changes of role: see ``partition``.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any, Protocol
 from uuid import UUID
 
 from tidelog.broker.partitions.produce_tags import NO_TAGS, tags_of
@@ -100,3 +101,12 @@ class LeaderAndIsrState:
 
 UNASSIGNED = LeaderAndIsrState()
 """The state of a replica before its first LeaderAndIsr. It cannot change, so all share it."""
+
+
+class Commit(Protocol):
+    """Background syncs of logs, as a partition asks for them: ``group_commit``."""
+
+    before_ack: bool
+
+    def want(self, partition: Any, /) -> None:
+        """Sync all present records of the partition's log soon."""

@@ -237,6 +237,7 @@ class TopicsRows:
         "How long the directory of a stale partition stays after it was renamed, in ms.",
         AT_LEAST_0,
     )
+    min_insync_machines: int = default_of_topics()
     min_insync_replicas: int = default_of_topics()
     unclean_leader_election_enable: bool = default_of_topics()
     message_max_bytes: int = default_of_topics("The largest batch that is accepted.")

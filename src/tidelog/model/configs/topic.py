@@ -239,6 +239,14 @@ class TopicConfigs:
         "log.cleaner.min.compaction.lag.ms",
         check=AT_LEAST_0,
     )
+    min_insync_machines: int = _row(
+        INT,
+        1,
+        "On how many different machines replicas in sync must have a record before acks=all is "
+        "answered, capped at the number of replicas (broker.rack names the machine).",
+        "min.insync.machines",
+        check=AT_LEAST_1,
+    )
     min_insync_replicas: int = _row(
         INT,
         1,
