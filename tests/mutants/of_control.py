@@ -495,8 +495,8 @@ MUTANTS = (
     Mutant(
         "31: a minimum that cannot be read is the default",
         f"{DECISIONS}/nodes.py::_put_unreadable",
-        "if was_known else MOST_REPLICAS",
-        "if was_known else None",
+        "if was_known else {MINIMUM: MOST_REPLICAS}",
+        "if was_known else {}",
         "tests/unit/controller/test_external_changes.py",
     ),
     Mutant(

@@ -9,6 +9,9 @@ OF_RULES = "tests/unit/replication/test_watermark.py"
 WATERMARK = "src/tidelog/replication/watermark.py"
 IN_SYNC = "src/tidelog/broker/partitions/in_sync.py"
 
+DECISIONS = "src/tidelog/controller/decisions"
+OF_DECISIONS = "tests/unit/controller"
+
 MUTANTS = (
     Mutant(
         "a broker of unknown machine counts as a machine",
@@ -65,5 +68,19 @@ MUTANTS = (
         "    return text if SEPARATOR in text or host is None else within(text, host)\n",
         "    return machine_of(broker, text)\n",
         "tests/unit/model/test_racks.py",
+    ),
+    Mutant(
+        "a minimum of machines that cannot be read any more is the default",
+        f"{DECISIONS}/nodes.py::_put_unreadable",
+        "for key in (MINIMUM, MACHINES)",
+        "for key in (MINIMUM,)",
+        f"{OF_DECISIONS}/test_external_changes.py",
+    ),
+    Mutant(
+        "a resize begins whose fences cannot be committed on enough machines",
+        f"{DECISIONS}/obstacles.py::_of_isr",
+        "        return _of_machines(cluster, tp, state)\n",
+        "        return None\n",
+        f"{OF_DECISIONS}/test_resize_requests.py",
     ),
 )

@@ -67,6 +67,15 @@ def below(made: World) -> None:
     in_state(made, 1, [1])
 
 
+def on_one_machine(made: World) -> None:
+    for broker in (1, 2):
+        made.cluster.brokers[broker] = msgspec.structs.replace(
+            made.cluster.brokers[broker], rack="a/m"
+        )
+    made.commit((Put(layout.topic_configs("t"), ConfigNode({"min.insync.machines": "2"})),))
+    in_state(made, 1, [1, 2])
+
+
 def under(made: World) -> None:
     in_state(made, 1, [1, 2])
 
@@ -197,6 +206,7 @@ CASES: list[tuple[Callable[[World], None], str, str, str, str]] = [
     # how it comes about, kind, level, words of the sentence, words of the advice
     (offline, "offline", "bad", "1 partition without a leader", "Start broker 2"),
     (below, "below_min_insync", "bad", "acks=all is refused: t-0", "wait while replicas"),
+    (on_one_machine, "below_min_machines", "bad", "acks=all is refused: t-0", "more machines"),
     (under, "under_replicated", "bad", "1 partition under-replicated", "wait while replicas"),
     (elsewhere, "not_preferred", "notice", "not led by the preferred", "elect-leaders"),
     (unclean, "unclean", "bad", "may lack committed records: t-1", "doctor unclean"),

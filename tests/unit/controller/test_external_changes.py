@@ -339,7 +339,10 @@ def test_no_record_goes_by_configurations_that_cannot_be_read() -> None:
     """The defaults took their place, and with them a retention of a week."""
     world = made()
     path, defaults = layout.topic_configs("t"), layout.broker_configs(layout.ALL_BROKERS)
-    own = node("{'version':1,'config':{'cleanup.policy':'compact','min.insync.replicas':'2'}}")
+    own = node(
+        "{'version':1,'config':{'cleanup.policy':'compact','min.insync.replicas':'2',"
+        "'min.insync.machines':'3'}}"
+    )
     outside(
         world, Create(path, own), Create(defaults, node("{'config':{'log.retention.ms':'-1'}}"))
     )
@@ -352,6 +355,7 @@ def test_no_record_goes_by_configurations_that_cannot_be_read() -> None:
         assert (configs.retention_ms, configs.retention_bytes, configs.compacted) == (-1, -1, False)
     # Nor is a minimum lowered by that: the known one counts, and of one that was never read all.
     assert world.cluster.resolve("t").configs.min_insync_replicas == 2
+    assert world.cluster.resolve("t").configs.min_insync_machines == 3
     assert world.cluster.resolve("another").configs.min_insync_replicas == 1
     load(again := ClusterState(), world.nodes())
     assert again.min_insync("t", 3) == again.min_insync("another", 3) == 3

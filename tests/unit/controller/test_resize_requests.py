@@ -114,6 +114,15 @@ def test_the_request_of_a_resize_under_way_joins_it() -> None:
     assert refusal.error is E.REASSIGNMENT_IN_PROGRESS
 
 
+def on_one_machine() -> ResizingWorld:
+    world = small()
+    world.cluster.topic_configs["t"] = {"min.insync.machines": "2"}
+    for broker in world.state(0).isr:
+        node = world.cluster.brokers[broker]
+        world.cluster.brokers[broker] = msgspec.structs.replace(node, rack="a/m")
+    return world
+
+
 @pytest.mark.parametrize(
     ("world", "count", "error", "words"),
     [
@@ -133,6 +142,7 @@ def test_the_request_of_a_resize_under_way_joins_it() -> None:
         (leaderless, 4, E.LEADER_NOT_AVAILABLE, "t-0 has no live leader"),
         (suspected, 4, E.LEADER_NOT_AVAILABLE, "t-0 has no live leader"),
         (below_minimum, 4, E.NOT_ENOUGH_REPLICAS, "1 replicas in sync and needs 2"),
+        (on_one_machine, 4, E.NOT_ENOUGH_REPLICAS, "sync on 1 machines and needs 2"),
     ],
 )
 def test_what_is_refused_and_how(world: object, count: int, error: E, words: str) -> None:

@@ -19,6 +19,7 @@ from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState
 from tidelog.controller.decisions.cordons import cordoned_dirs, cordoned_entries, is_closed
 from tidelog.controller.decisions.late_replicas import late_steps
 from tidelog.controller.decisions.losses import has_full_record, places_with_loss, totals
+from tidelog.controller.decisions.machines import missing_machines
 from tidelog.controller.decisions.moves_condition import idle_throttle, of_moves
 from tidelog.controller.decisions.problems import (
     BAD,
@@ -38,6 +39,7 @@ from tidelog.controller.decisions.stops import unconfirmed
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.model.ways_out import RESTORED
 from tidelog.model.wording import named
@@ -57,6 +59,7 @@ class _Checked:
     """Partitions without a leader whose replicas are all damaged: no election helps."""
     led_below: list[TopicPartition] = field(default_factory=list)
     """Below the minimum, with a leader."""
+    few_machines: list[TopicPartition] = field(default_factory=list)
     led_under: list[TopicPartition] = field(default_factory=list)
     """Under-replicated, with a leader, and not below the minimum."""
     keepers: set[int] = field(default_factory=set)
@@ -119,13 +122,13 @@ def _copied(cluster: ClusterState) -> ClusterState:
 
 def _check(cluster: ClusterState) -> Work[_Checked]:
     checked = _Checked()
-    minimums: dict[str, int] = {}
+    minimums: dict[str, TopicConfigs] = {}
     for tp, state in cluster.states.items():
         yield None
         replicas = cluster.replicas(tp)
         checked.assigned.update(replicas)
         if tp.topic not in minimums:
-            minimums[tp.topic] = cluster.resolve(tp.topic).configs.min_insync_replicas
+            minimums[tp.topic] = cluster.resolve(tp.topic).configs
         _judge(cluster, checked, tp, state, minimums[tp.topic])
     for name, history in cluster.topic_histories.items():
         yield None
@@ -140,7 +143,7 @@ def _judge(
     checked: _Checked,
     tp: TopicPartition,
     state: PartitionState,
-    minimum: int,
+    configs: TopicConfigs,
 ) -> None:
     replicas = cluster.replicas(tp)
     is_led = state.leader != NO_LEADER
@@ -154,11 +157,14 @@ def _judge(
             checked.holders.update(state.isr, state.eligible_replicas)
     elif replicas and state.leader != replicas[0] and replicas[0] in state.isr:
         checked.elsewhere.append(tp)
-    is_below = len(state.isr) < min(minimum, len(replicas))
+    is_below = len(state.isr) < min(configs.min_insync_replicas, len(replicas))
     if is_below:
         checked.below_minimum.append(tp)
         if is_led:
             checked.led_below.append(tp)
+    least = configs.min_insync_machines
+    if is_led and not is_below and missing_machines(cluster, state.isr, least, len(replicas)):
+        checked.few_machines.append(tp)
     wanted = cluster.original(tp)
     if len(state.isr) < len(wanted):
         checked.under_replicated.append(tp)
@@ -364,6 +370,12 @@ def _of_partitions(cluster: ClusterState, checked: _Checked) -> Work[list[dict[s
             checked.led_below,
             "below min.insync.replicas: acks=all is refused",
             f"Start {missing}, or wait while replicas catch up.",
+        ),
+        (
+            "below_min_machines",
+            checked.few_machines,
+            "in sync on fewer machines than min.insync.machines: acks=all is refused",
+            "Start what is missing, or move them to more machines (tidelog topics --rebalance).",
         ),
         (
             "under_replicated",

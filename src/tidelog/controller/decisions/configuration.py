@@ -39,7 +39,7 @@ from tidelog.model.configs.types import TOO_LONG, ConfigType, is_too_long
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import why_invalid
 
-MINIMUM = "min.insync.replicas"
+MINIMUMS = ("min.insync.replicas", "min.insync.machines")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +222,10 @@ def _why_not(
         cordon = why_not_set(cluster, resource.name, configs)
         if cordon is not None:
             return _invalid(cordon)
-    if resource.name and MINIMUM in configs:
-        # KIP-966: controller and every leader must use the same number.
-        return _invalid(f"{MINIMUM} is set for a topic or for all brokers, not for one.")
+    for minimum in MINIMUMS:
+        if resource.name and minimum in configs:
+            # KIP-966: controller and every leader must use the same number.
+            return _invalid(f"{minimum} is set for a topic or for all brokers, not for one.")
     return None
 
 

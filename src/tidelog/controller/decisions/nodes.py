@@ -62,6 +62,7 @@ defaults could delete what was to be kept (promise 20)."""
 
 
 MINIMUM = "min.insync.replicas"
+MACHINES = "min.insync.machines"
 
 MOST_REPLICAS = str(2**31 - 1)
 """Counts in the place of a minimum that was never read: brokers and controllers cap it at the
@@ -218,10 +219,9 @@ def _put_unreadable(cluster: ClusterState, path: str, was_known: bool) -> None:
         return
     is_of_topic = above == layout.TOPIC_CONFIGS
     configs = cluster.topic_configs if is_of_topic else cluster.broker_configs
-    minimum = configs.get(name, {}).get(MINIMUM) if was_known else MOST_REPLICAS
-    configs[name] = (
-        dict(KEEPS_ALL[above]) if minimum is None else {**KEEPS_ALL[above], MINIMUM: minimum}
-    )
+    former = configs.get(name, {}) if was_known else {MINIMUM: MOST_REPLICAS}
+    minimums = {key: former[key] for key in (MINIMUM, MACHINES) if key in former}
+    configs[name] = {**KEEPS_ALL[above], **minimums}
 
 
 def indexes_with_state(cluster: ClusterState) -> dict[str, list[int]]:

@@ -27,6 +27,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
+from tidelog.controller.decisions.machines import missing_machines
 from tidelog.controller.decisions.problems import names_of_brokers
 from tidelog.metadata.records import PartitionState
 from tidelog.model.errors import ErrorCode
@@ -169,7 +170,7 @@ def _of_isr(cluster: ClusterState, tp: TopicPartition, state: PartitionState) ->
     replicas = cluster.replicas(tp)
     minimum = cluster.min_insync(tp.topic, len(replicas))
     if len(state.isr) >= minimum:
-        return None
+        return _of_machines(cluster, tp, state)
     what = f"{tp} has {len(state.isr)} replicas in sync and needs {minimum} (min.insync.replicas)"
     dead = sorted(set(replicas) - cluster.fit)
     lagging = sorted((set(replicas) & cluster.fit).difference(state.isr))
@@ -178,6 +179,30 @@ def _of_isr(cluster: ClusterState, tp: TopicPartition, state: PartitionState) ->
         remedy = f"wait until {_named(lagging)} has caught up, then {AGAIN}"
     else:
         remedy = f"start {_named(dead)}, and wait until it has caught up, then {AGAIN}"
+    return Obstacle(ErrorCode.NOT_ENOUGH_REPLICAS, what, remedy, ends_resize=not can_pass)
+
+
+def _of_machines(
+    cluster: ClusterState, tp: TopicPartition, state: PartitionState
+) -> Obstacle | None:
+    """Return an obstacle if the replicas in sync are on too few machines (decision 0131)."""
+    replicas = cluster.replicas(tp)
+    minimum = cluster.resolve(tp.topic).configs.min_insync_machines
+    missing = missing_machines(cluster, state.isr, minimum, len(replicas))
+    if missing == 0:
+        return None
+    required = min(minimum, len(replicas))
+    what = (
+        f"{tp} has replicas in sync on {required - missing} machines and needs {required} "
+        "(min.insync.machines)"
+    )
+    # What waits for a commit waits for a broker, or for a move of the partition.
+    can_pass = missing_machines(cluster, set(replicas) & cluster.fit, minimum, len(replicas)) == 0
+    absent = sorted(set(replicas).difference(state.isr))
+    if absent:
+        remedy = f"start {_named(absent)}, and wait until it has caught up, then {AGAIN}"
+    else:
+        remedy = f"move the partition to more machines, then {AGAIN}"
     return Obstacle(ErrorCode.NOT_ENOUGH_REPLICAS, what, remedy, ends_resize=not can_pass)
 
 
