@@ -60,6 +60,11 @@ class Node:
         """The seconds that the longest clean stop took."""
         self.name_boot()
 
+    def configure(self, values: dict[str, str]) -> None:
+        """Have the next life start with these configurations, too."""
+        self._values = {**self._values, **values}
+        self.set_level(self.level)
+
     def set_level(self, name: str) -> None:
         """Have the next life send its requests at this level."""
         self.level = name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tests.simulation.clients import read_whole, send_once
@@ -112,9 +112,9 @@ class ScriptedRun(ClusterRun):
         found = await send_once(self.history, self.target, "w", self._number)
         assert found is not ErrorCode.NONE
 
-    async def read_at_the_end(self) -> list[int]:
+    async def read_at_the_end(self, replicas: Sequence[int] = (1, 2, 3)) -> list[int]:
         """Everything is up and in sync; return the offsets that can be read."""
-        await self.until_isr(1, 2, 3)
+        await self.until_isr(*replicas)
         final = await read_whole(self.target, seconds=REST_SECONDS)
         self.history.finals.append(final)
         await self._until(self.verdict.replicas_agree, "replicas alike", REST_SECONDS)

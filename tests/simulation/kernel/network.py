@@ -108,6 +108,8 @@ class Network:
         self.trace = loop.trace
         self.hosts: set[str] = {OUTSIDE}
         self.listeners: dict[tuple[str, int], SimulatedServer] = {}
+        self.shared: dict[tuple[str, int], tuple[str, int]] = {}
+        """Addresses of a host that several machines share, and where each of them leads."""
         self.connections: dict[int, Endpoint] = {}
         self._serials: dict[int, int] = {}
         self._cuts: set[tuple[str, str]] = set()
@@ -241,6 +243,7 @@ class Network:
         if options.get("sock") is not None or options.get("ssl") is not None:
             raise NotImplementedError("the simulated network has no real sockets and no TLS")
         source, target = self.current_host(), self.resolve(host)
+        target, port = self.shared.get((target, int(port)), (target, port))
         if target not in self.hosts:
             raise OSError(-2, f"Name or service not known: {target}")
         await self._passage(source, target)
