@@ -21,6 +21,7 @@ from tidelog.controller.handlers import describe_topic_partitions
 from tidelog.metadata.records import ResizeKind, ResizePlan, TopicHistory, TopicNode
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode as E
+from tidelog.network.router import Requester
 from tidelog.protocol import codec, messages
 from tidelog.records.builder import NewRecord, build_batch
 
@@ -44,7 +45,7 @@ class Controller:
             histories = {} if history is None else {"t": history}
             self.cluster = SimpleNamespace(topics={"t": node}, topic_histories=histories)
 
-    async def forward(self, inner: bytes, client_host: str, timeout_ms: int) -> bytes:
+    async def forward(self, inner: bytes, requester: Requester, timeout_ms: int) -> bytes:
         if self.cluster is None:
             raise ControllerUnreachable("no controller")
         frame = memoryview(inner)

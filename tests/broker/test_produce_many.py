@@ -26,6 +26,7 @@ from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.broker.partitions.produce_lists import MOST_BYTES, MOST_PARTITIONS
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.principals import ANONYMOUS
 from tidelog.model.work import finish
 from tidelog.network.router import RequestContext, begun
 from tidelog.partitioning.hashing import hash_of_key, partition_of
@@ -79,7 +80,7 @@ async def handled(lone: LoneBroker, whole: Any, version: int) -> bytes:
     frame = framed(whole, version)
     body = codec.decode_request_header(frame).body
     read, _ = codec.request_decoder(ApiKey.PRODUCE, version, None)(frame, body)
-    context = RequestContext(CLIENT, version, CORRELATION, "c", "User:ANONYMOUS")
+    context = RequestContext(CLIENT, version, CORRELATION, "c", ANONYMOUS)
     steps = begun(produce.handle(lone.broker, read, context))
     if isinstance(steps, GeneratorType):
         steps = finish(steps)

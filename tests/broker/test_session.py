@@ -34,9 +34,10 @@ from tidelog.client.connecting.patience import GrowingTimeout, is_over, patience
 from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.principals import ANONYMOUS
 from tidelog.model.registration import FormerRegistration
 from tidelog.network import api_versions
-from tidelog.network.router import Handler, Router, Scope
+from tidelog.network.router import Handler, Requester, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
 
@@ -481,7 +482,9 @@ def test_a_connection_that_ends_is_noticed_before_the_next_heartbeat() -> None:
 async def forwarded(session: ControllerSession, timeout_ms: int, check: Check = unchecked) -> Any:
     request = messages.DeleteTopicsRequest(topic_names=[], timeout_ms=0)
     inner = codec.encode_request(ApiKey.DELETE_TOPICS, 4, 0, None, request)
-    return await session.forward(b"".join(inner)[4:], "127.0.0.1", timeout_ms, check)
+    return await session.forward(
+        b"".join(inner)[4:], Requester(ANONYMOUS, "127.0.0.1"), timeout_ms, check
+    )
 
 
 def test_a_forwarded_request_finds_the_next_controller() -> None:

@@ -59,6 +59,27 @@ MUTANTS = (
         "tests/broker/test_session.py",
     ),
     Mutant(
+        "a forwarded request has the rights of the broker that forwarded it",
+        "src/tidelog/network/forwarded_client.py::ForwardedClient.__init__",
+        "        self.is_trusted = principal == PROCESS\n",
+        "        self.is_trusted = carrier.is_trusted\n",
+        "tests/wire/test_forwarded_rights.py",
+    ),
+    Mutant(
+        "the controller serves a forwarded request on a broker's route, whatever its principal",
+        "src/tidelog/controller/handlers/envelope.py::handle",
+        "header.api_version, client.is_trusted)",
+        "header.api_version)",
+        "tests/wire/test_forwarded_rights.py",
+    ),
+    Mutant(
+        "the audit line of a forwarded request names the broker's address",
+        "src/tidelog/network/forwarded_client.py::ForwardedClient.refused",
+        "client or self)",
+        "client)",
+        "tests/wire/test_forwarded_rights.py",
+    ),
+    Mutant(
         "a broker connects to the controller for a change whose client has left",
         "src/tidelog/broker/control_plane/envelopes.py::Envelopes.forward",
         "                check()\n",

@@ -30,6 +30,7 @@ from tidelog.broker.partitions.unaware_writers import NEVER
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
+from tidelog.model.principals import ANONYMOUS
 from tidelog.model.work import finish
 from tidelog.network.router import RequestContext, begun
 from tidelog.protocol import codec
@@ -196,7 +197,7 @@ class Hosted:
             log.keeps_batches = kept
 
     def _handled(self, request: Any) -> bytes:
-        context = RequestContext(_PEER, VERSION, CORRELATION, "c", "User:ANONYMOUS")
+        context = RequestContext(_PEER, VERSION, CORRELATION, "c", ANONYMOUS)
         response = begun(produce.handle(self.broker, request, context))
         if isinstance(response, GeneratorType):
             response = finish(response)

@@ -31,6 +31,7 @@ from tidelog.broker.partitions.throttles import LEADER, Throttles
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
+from tidelog.model.principals import ANONYMOUS
 from tidelog.model.topics import TopicPartition
 from tidelog.network.limits import Account
 from tidelog.network.router import RequestContext
@@ -153,7 +154,7 @@ class Hosts:
             version,
             CORRELATION,
             "c",
-            "User:ANONYMOUS",  # type: ignore[arg-type]
+            ANONYMOUS,  # type: ignore[arg-type]
         )
         response = fetch.handle(self.broker, request, context)
         if not hasattr(response, "error_code"):

@@ -258,9 +258,11 @@ class Peer:
         self._asked: dict[int, tuple[int, int]] = {}
 
     @classmethod
-    async def connect(cls, port: int) -> Peer:
-        """Connect to a server on this machine."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**27))
+    async def connect(cls, port: int, own_host: str | None = None) -> Peer:
+        """Connect to a server on this machine, from any address or from ``own_host``."""
+        own = None if own_host is None else (own_host, 0)
+        stream = asyncio.open_connection("127.0.0.1", port, limit=2**27, local_addr=own)
+        return cls(*await stream)
 
     def send(self, request: Any, version: int) -> int:
         """Send a request; return its correlation id."""

@@ -198,7 +198,7 @@ def test_a_plan_of_10000_partitions_starts_lists_and_is_cancelled_in_short_turns
             messages.AlterPartitionReassignmentsRequest,
             messages.ListPartitionReassignmentsRequest,
         )
-        context: Any = SimpleNamespace(connection=None, forwarded=False)
+        context: Any = SimpleNamespace(connection=None, carrier=None, forwarded=False)
         moves = PLANNED_TOPICS * PARTITIONS
         bests = [BestTurns() for _ in range(4)]
         for _ in range(ATTEMPTS):

@@ -103,6 +103,6 @@ async def reached_in_time(
 
 def patience_ms(controller: Controller, timeout_ms: int, context: RequestContext) -> int:
     """Return the longest time that a request may wait for brokers."""
-    if controller.session_watch.is_session(context.connection):
+    if controller.session_watch.is_session(context.carrier or context.connection):
         return min(timeout_ms, MAX_WAIT_FOR_BROKERS_MS)
     return timeout_ms

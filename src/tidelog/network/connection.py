@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.principals import ANONYMOUS, PROCESS
 from tidelog.model.work import Work
 from tidelog.network.answering import Responses
 from tidelog.network.connection_state import CLOSED, FILES, STOPPING, TURN, ConnectionState
@@ -29,7 +30,7 @@ from tidelog.network.outgoing import WRITE_HIGH_BYTES, Outgoing
 from tidelog.network.receiving import Receiver
 from tidelog.network.requests import Requests
 from tidelog.network.response_memory import ResponseMemory
-from tidelog.network.router import Router
+from tidelog.network.router import Peer, Router
 from tidelog.network.stepping import Stepping
 from tidelog.network.turns import Turns, TurnsOfProcesses
 
@@ -47,6 +48,7 @@ class Connection(asyncio.BufferedProtocol):
         self.router: Router = server.router
         self.is_trusted = server.trusts_all
         """Whether this connection may act as a process of the cluster."""
+        self.principal = PROCESS if server.trusts_all else ANONYMOUS
         self.is_tidelog = False
         """Whether the client said in ApiVersions that it is one of this project."""
         self.exchange: Exchange | None = None
@@ -70,15 +72,16 @@ class Connection(asyncio.BufferedProtocol):
     def trust(self) -> None:
         """Serve later requests as those of a process of the cluster."""
         self.is_trusted = True
+        self.principal = PROCESS
         self.turns = TurnsOfProcesses(self.server.loop, self.server.clock)
         self.requests.choose_routes()
         self.server.places.left(self)
         self.receiver.buffer.leave_account(self.server.outside)
         self.memory.leave_account()
 
-    def refused(self, api_key: ApiKey, why: str) -> None:
+    def refused(self, api_key: ApiKey, why: str, client: Peer | None = None) -> None:
         """Count a refused request and write it to the audit log."""
-        self.server.audit.refused(self, api_key, why)
+        self.server.audit.refused(client or self, api_key, why)
 
     @property
     def trusts_all(self) -> bool:

@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 PARSED_AT_ONCE_BYTES = 65_536
 """A longer request is parsed in steps: 1 MB of a Produce may name 20,000 topics."""
 
-PRINCIPAL = "User:ANONYMOUS"
-
 
 class Requests:
     """Serves the requests of one connection, one at a time."""
@@ -107,7 +105,7 @@ class Requests:
                     return True
             client_id, position = frames.read_rest(header, route, frame)
             asked = OpenRequest(route, None, correlation_id, len(frame), began_ns)
-            context = RequestContext(owner, version, correlation_id, client_id, PRINCIPAL)
+            context = RequestContext(owner, version, correlation_id, client_id, owner.principal)
             if asked.size > PARSED_AT_ONCE_BYTES:
                 return self._stepping.begin(
                     asked, self._parsed_in_steps(asked, frame, position, context)

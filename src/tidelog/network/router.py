@@ -14,12 +14,13 @@ from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 from types import GeneratorType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from tidelog.model.api_keys import ApiKey, spoken
 from tidelog.model.errors import ErrorCode
+from tidelog.model.principals import PROCESS, Principal
 from tidelog.model.work import Work
 from tidelog.network.limits import Account
 from tidelog.protocol import codec, messages
@@ -54,8 +55,10 @@ class CloseConnection(Exception):
 
 class Peer(Protocol):
     """The connection that a request came in by, as handlers see it. Peers are hashable: they
-    identify the sender for as long as it is connected."""
+    identify the sender for as long as it is connected. That of a request in an Envelope is no
+    connection: see ``forwarded_client``."""
 
+    principal: Principal
     client_host: str
     listener_name: str
     router: Router
@@ -84,14 +87,26 @@ class Peer(Protocol):
     def trust(self) -> None:
         """Serve later requests as those of a process of the cluster."""
 
-    def refused(self, api_key: ApiKey, why: str) -> None:
-        """Count a refused request and write it to the audit log."""
+    def refused(self, api_key: ApiKey, why: str, client: Peer | None = None) -> None:
+        """Count a refused request and write it to the audit log, as one of ``client`` where it is
+        not this connection's own."""
 
     def answer_budget(self) -> int:
         """Return how many bytes of records a response may have now."""
 
     def can_send_files(self) -> bool:
         """Whether responses may have parts of files among their chunks."""
+
+
+class Requester(NamedTuple):
+    """In whose name a request is made, and from which address: what an Envelope says of both."""
+
+    principal: Principal
+    client_host: str
+
+
+THIS_PROCESS = Requester(PROCESS, "")
+"""A broker that asks the controller in an Envelope on its own account."""
 
 
 class RequestContext(msgspec.Struct):
@@ -105,9 +120,20 @@ class RequestContext(msgspec.Struct):
     version: int
     correlation_id: int
     client_id: str | None
-    principal: str
-    forwarded: bool = False
-    """Whether a broker forwarded it in an Envelope, for one of its clients."""
+    principal: Principal
+    carrier: Peer | None = None
+    """The connection of the broker that forwarded it in an Envelope, for one of its clients. It
+    gives the request no rights: ``connection`` is the client's (``forwarded_client``)."""
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether a broker forwarded it in an Envelope."""
+        return self.carrier is not None
+
+    @property
+    def requester(self) -> Requester:
+        """In whose name it is forwarded."""
+        return Requester(self.principal, self.client_host)
 
     @property
     def client_host(self) -> str:

@@ -20,7 +20,7 @@ from tidelog.broker.control_plane.envelopes import Check
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.network.forwarded import FORWARDED
-from tidelog.network.router import Router
+from tidelog.network.router import Requester, Router
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
 from tidelog.runtime.clock import RealClock
@@ -48,7 +48,9 @@ class Session:
     async def registered(self, limit_ms: int) -> None:
         """There is a session."""
 
-    async def forward(self, inner: bytes, client_host: str, timeout_ms: int, check: Check) -> bytes:
+    async def forward(
+        self, inner: bytes, requester: Requester, timeout_ms: int, check: Check
+    ) -> bytes:
         check()
         self.sent += 1
         raise ControllerUnreachable("planted")

@@ -26,6 +26,7 @@ from tests.support.network_server import (
 )
 from tests.support.processes import DEADLINE_S, free_ports
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.principals import ANONYMOUS
 from tidelog.network.limits import Limits
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.network.server import ListenError, Server
@@ -378,7 +379,7 @@ def test_a_delayed_request_does_not_keep_its_connection_for_ever() -> None:
         pending: Any = None
 
     connection: Any = Connection()
-    connection.pending = RequestContext(connection, 0, 1, "", "User:ANONYMOUS")
+    connection.pending = RequestContext(connection, 0, 1, "", ANONYMOUS)
     kept = weakref.ref(connection)
     del connection
     gc.collect()

@@ -23,6 +23,7 @@ from tidelog.broker.fetching.aborted_reads import (
 from tidelog.broker.handlers import fetch as handler
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.topic import TopicConfigs
+from tidelog.model.principals import ANONYMOUS
 from tidelog.model.topics import TopicPartition
 from tidelog.network.router import RequestContext
 from tidelog.protocol import codec, messages
@@ -115,7 +116,7 @@ def test_a_request_of_many_partitions_looks_up_in_pieces(tmp_path: Path) -> None
         transactions.data(20)
         (transactions.abort if number % 2 else transactions.commit)(20)
     client: Any = hosts.client
-    context = RequestContext(client, 12, 1, "c", "User:ANONYMOUS")
+    context = RequestContext(client, 12, 1, "c", ANONYMOUS)
     steps: Any = handler.handle(hosts.broker, request(hosts, *[0] * 6), context)
     assert inspect.isgenerator(steps)
     pieces = 1 + sum(1 for _ in steps)

@@ -15,11 +15,12 @@ from tidelog.broker.control_plane.controller_search import ControllerUnreachable
 from tidelog.client.connecting.connection import connect
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol import messages
+from tidelog.protocol import messages, principal_data
 
 if TYPE_CHECKING:
     from tidelog.broker.control_plane.controller_search import ControllerSearch
     from tidelog.client.connecting.connection import ClientConnection
+    from tidelog.network.router import Requester
     from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
@@ -80,10 +81,12 @@ class Envelopes:
             connection.close()
 
     async def forward(
-        self, inner: bytes, client_host: str, timeout_ms: int, check: Check = unchecked
+        self, inner: bytes, requester: Requester, timeout_ms: int, check: Check = unchecked
     ) -> bytes:
         """Send a client's request (a frame without its size, correlation id 0) to the controller in
         an Envelope; return the inner response, from its correlation id on, in its version.
+
+        The controller judges it by ``requester``, and not by the proof of this broker.
 
         ``check`` is called directly before each sending, after all waits, and before each attempt
         to connect; it raises if the request must not be sent.
@@ -94,7 +97,9 @@ class Envelopes:
         ForwardingRefused when the controller refused the envelope, and what ``check`` raises.
         """
         envelope = messages.EnvelopeRequest(
-            request_data=inner, request_principal=b"", client_host_address=client_host.encode()
+            request_data=inner,
+            request_principal=principal_data.encode(requester.principal),
+            client_host_address=requester.client_host.encode(),
         )
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000

@@ -134,7 +134,7 @@ async def _answered(broker: Forwards, api_key: int, request: Any, context: Reque
         check = partial(_check_client, context)
     left_ms = max(1, begun_ms + all_ms - reserve_ms - clock.monotonic_ms())
     late_ms = reserve_ms // 2 if all_ms >= SHORT_MS else SHORT_MS // 2
-    return await session.forward(inner, context.client_host, left_ms + late_ms, check)
+    return await session.forward(inner, context.requester, left_ms + late_ms, check)
 
 
 async def _read_end() -> None:

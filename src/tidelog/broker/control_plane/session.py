@@ -33,6 +33,7 @@ from tidelog.model.configs.addresses import Listener
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import HIGHEST
 from tidelog.model.registration import FormerRegistration
+from tidelog.network.router import Requester
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.runtime.backoff import steady
@@ -248,10 +249,10 @@ class ControllerSession:
         return await connection.send(request, None, limit)
 
     async def forward(
-        self, inner: bytes, client_host: str, timeout_ms: int, check: Check = unchecked
+        self, inner: bytes, requester: Requester, timeout_ms: int, check: Check = unchecked
     ) -> bytes:
         """Forward a client's request: see ``Envelopes.forward``. Raises as ``request`` does."""
-        return await self._envelopes.forward(inner, client_host, timeout_ms, check)
+        return await self._envelopes.forward(inner, requester, timeout_ms, check)
 
     async def _run(self) -> None:
         backoff = steady(RETRY_MS, RETRY_MAX_MS)

@@ -16,6 +16,7 @@ from tidelog.broker.control_plane.envelopes import ForwardingRefused
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network.router import THIS_PROCESS
 from tidelog.protocol import codec, messages
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class TopicCreation:
         fill_in(wanted, self._configs)
         try:
             inner = codec.encode_request(ApiKey.CREATE_TOPICS, CREATE_VERSION, 0, None, wanted)
-            encoded = await self._session.forward(b"".join(inner)[4:], "", limit_ms)
+            encoded = await self._session.forward(b"".join(inner)[4:], THIS_PROCESS, limit_ms)
         except (ControllerUnreachable, ForwardingRefused, ClientError) as error:
             logger.warning(
                 "topic %(topic)s could not be created: %(error)s", {"topic": name, "error": error}

@@ -31,6 +31,7 @@ from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.network.router import THIS_PROCESS
 from tidelog.protocol import codec, messages
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class FirstOffsets:
         api = ApiKey.DESCRIBE_TOPIC_PARTITIONS
         inner = b"".join(codec.encode_request(api, 0, 0, None, asked))[4:]
         try:
-            answer = await self.session.forward(inner, "", WAIT_MS)
+            answer = await self.session.forward(inner, THIS_PROCESS, WAIT_MS)
             _, response = codec.decode_response(api, 0, memoryview(answer))
         except (ControllerUnreachable, ForwardingRefused, ClientError, codec.DecodeError) as error:
             logger.info(

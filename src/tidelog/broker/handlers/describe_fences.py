@@ -101,7 +101,7 @@ async def _with_former(
     api, timeout_ms = ApiKey.DESCRIBE_FENCES, broker.configs.request_timeout_ms
     inner = b"".join(codec.encode_request(api, 0, 0, None, asked))[4:]
     try:
-        answer = await broker.session.forward(inner, context.client_host, timeout_ms)
+        answer = await broker.session.forward(inner, context.requester, timeout_ms)
         _, response = codec.decode_response(api, 0, memoryview(answer))
     except (ControllerUnreachable, ForwardingRefused, ClientError, codec.DecodeError):
         return refused(ApiKey.DESCRIBE_FENCES, 0, request, ErrorCode.REQUEST_TIMED_OUT)

@@ -49,10 +49,11 @@ async def handle(
             error_code=answer.error, error_message=answer.sentence, report=json.dumps(before)
         )
     audit.warning(
-        "a restored metadata store was accepted by %(principal)s, without brokers %(without)s; "
-        "given up: %(given_up)s",
+        "a restored metadata store was accepted by %(principal)s from %(address)s, without "
+        "brokers %(without)s; given up: %(given_up)s",
         {
             "principal": context.principal,
+            "address": context.client_host,
             "without": sorted(without),
             "given_up": ", ".join(answer["given_up"]) or "nothing",
         },
@@ -79,9 +80,13 @@ async def _accept_late(
     while (await controller.perform(lambda cluster: rejoin(cluster, dropped)))[0]:
         pass
     audit.warning(
-        "the late replicas of a restored metadata store were accepted by %(principal)s; named to "
-        "be given up: %(given_up)s",
-        {"principal": context.principal, "given_up": ", ".join(answer) or "nothing"},
+        "the late replicas of a restored metadata store were accepted by %(principal)s from "
+        "%(address)s; named to be given up: %(given_up)s",
+        {
+            "principal": context.principal,
+            "address": context.client_host,
+            "given_up": ", ".join(answer) or "nothing",
+        },
     )
     # As requested: each broker registers again, and gets a FULL.
     controller.lose("late replicas were accepted: everything is loaded again", logging.WARNING)
