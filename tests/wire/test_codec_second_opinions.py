@@ -137,6 +137,15 @@ JAVA_VERSIONS = {
         "DescribeProducers": range(1),
         "DescribeTransactions": range(1),
         "ListTransactions": range(3),
+        "SaslHandshake": range(2),
+        "DescribeAcls": range(1, 4),
+        "CreateAcls": range(1, 4),
+        "DeleteAcls": range(1, 4),
+        "SaslAuthenticate": range(3),
+        "DescribeClientQuotas": range(2),
+        "AlterClientQuotas": range(2),
+        "DescribeUserScramCredentials": range(1),
+        "AlterUserScramCredentials": range(1),
     },
 }
 """Versions of APIs by the set of jars whose classes read and write them."""

@@ -1,5 +1,5 @@
 """Our own parts of the wire, byte for byte as docs/design/wire.md has them, and the messages of
-reassignments and transactions.
+reassignments, transactions, and the security of clients.
 
 Both codecs and the classes come from the schema files, so that none of them notices a wrong schema;
 these bytes were written out by hand. What is ours and has no bytes here fails.
@@ -14,6 +14,7 @@ import pytest
 
 from tests.wire.golden_bytes import COMMANDS, PRIVATE, Golden, unhex
 from tests.wire.golden_reassignments import REASSIGNMENTS
+from tests.wire.golden_security import SECURITY
 from tests.wire.golden_tags import CLIENTS, PROCESSES
 from tests.wire.golden_transactions import TRANSACTIONS
 from tidelog.broker import handlers
@@ -26,7 +27,7 @@ from tidelog.protocol.schema import Api, Field, Message
 from tidelog.protocol.secret_exchange import MECHANISM, client_code, server_code
 from tidelog.protocol.structs import default_of
 
-GOLDEN = (*PRIVATE, *COMMANDS, *PROCESSES, *CLIENTS, *REASSIGNMENTS, *TRANSACTIONS)
+GOLDEN = (*PRIVATE, *COMMANDS, *PROCESSES, *CLIENTS, *REASSIGNMENTS, *TRANSACTIONS, *SECURITY)
 OURS_FROM = {ApiKey.LEADER_AND_ISR: 3, ApiKey.STOP_REPLICA: 4, ApiKey.UPDATE_METADATA: 8}
 """From which version on a published request is the documents' (docs/decisions/0002)."""
 
@@ -104,12 +105,20 @@ def what_is_written(message: Message, version: int, value: Any, struct: str = ""
                 yield from what_is_written(message, version, each, field.type)
 
 
-def test_every_field_of_transactions_has_bytes() -> None:
-    keys = {golden.api_key for golden in TRANSACTIONS}
-    assert keys == {22, *range(24, 29), 65, 66}
+@pytest.mark.parametrize(
+    ("messages_of", "all_keys"),
+    [
+        (TRANSACTIONS, {22, *range(24, 29), 65, 66}),
+        (SECURITY, {17, *range(29, 32), 36, *range(48, 52)}),
+    ],
+    ids=["transactions", "security"],
+)
+def test_every_field_has_bytes(messages_of: tuple[Golden, ...], all_keys: set[int]) -> None:
+    keys = {golden.api_key for golden in messages_of}
+    assert keys == all_keys
     written = {
         (name, struct, field)
-        for golden in TRANSACTIONS
+        for golden in messages_of
         for name, _, struct, field in what_is_written(
             codec.api_of(golden.api_key).request
             if is_request(golden)
