@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.mutants import (
+    of_authorization,
     of_autoscaling,
     of_clients,
     of_commits,
@@ -68,6 +69,7 @@ MUTANTS = (
     *of_machines.MUTANTS,
     *of_producers.MUTANTS,
     *of_suite.MUTANTS,
+    *of_authorization.MUTANTS,
     *of_transactions.MUTANTS,
 )
 
