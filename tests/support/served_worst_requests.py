@@ -7,7 +7,7 @@ import re
 import socket
 import struct
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,14 +35,44 @@ TRIES = 3
 """A bound on speed holds on a busy machine: the best of so many."""
 
 
-OF_OFFSETS = {ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE}
-"""They take as long as half of all others: `test_worst_requests_of_offsets.py`."""
+OF_OFFSETS = frozenset({ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE})
+OF_TOPICS = frozenset(
+    {
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    }
+)
+OF_PARTITIONS = frozenset(
+    {
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        ApiKey.DELETE_RECORDS,
+        ApiKey.DESCRIBE_FENCES,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS,
+        ApiKey.PRODUCE,
+    }
+)
+SUBJECTS = (OF_OFFSETS, OF_TOPICS, OF_PARTITIONS)
+"""The APIs that have a file of their own, `test_worst_requests_of_*.py`: these three files and the
+one of all others take about as long as each other, and processes share the files."""
 
 
-def served(*, of_offsets: bool) -> list[Handler]:
-    """The handlers of clients: those of committed offsets, or all others."""
+def served(subject: Collection[ApiKey] | None = None) -> list[Handler]:
+    """The handlers of clients: those of a subject, or those of none."""
     found = [each for each in handlers.HANDLERS if each.scope is Scope.CLIENT]
-    return [each for each in found if (each.api_key in OF_OFFSETS) is of_offsets]
+    if subject is None:
+        elsewhere = frozenset().union(*SUBJECTS)
+        return [each for each in found if each.api_key not in elsewhere]
+    return [each for each in found if each.api_key in subject]
 
 
 def versions(handler: Handler) -> list[int]:

@@ -1,7 +1,8 @@
 """The worst requests of 1 MB that a client may send: each API's lowest and highest version.
 
 Sent to a real server: none blocks its loop for 100 ms, none takes 64 MB. With TIDELOG_CHAOS=long
-(`make chaos`) all versions.
+(`make chaos`) all versions. This file has the APIs of no other `test_worst_requests_of_*.py`, each
+of which has a server of its own.
 """
 
 from __future__ import annotations
@@ -10,22 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.processes import DEADLINE_S
-from tests.support.served_worst_requests import (
-    LONGEST_STALL_S,
-    TRIES,
-    all_hold,
-    ask,
-    filled_node,
-    holds,
-    longest_stall_s,
-    served,
-)
+from tests.support.served_worst_requests import SUBJECTS, all_hold, filled_node, served
 from tests.support.server import TidelogNode
-from tests.support.worst_requests import compressed
-from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import Handler
-from tidelog.protocol import messages
+from tidelog.broker import handlers
+from tidelog.network.router import Handler, Scope
 
 
 @pytest.fixture(scope="module")
@@ -35,89 +24,16 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogNode]:
         yield filled
 
 
-@pytest.mark.parametrize("handler", served(of_offsets=False), ids=lambda each: each.api_key.name)
-@pytest.mark.long
+@pytest.mark.parametrize("handler", served(), ids=lambda each: each.api_key.name)
+@pytest.mark.long(40)
 def test_the_worst_requests_neither_block_the_loop_nor_take_much_memory(
     node: TidelogNode, handler: Handler
 ) -> None:
     all_hold(node, handler)
 
 
-@pytest.mark.long
-def test_small_batches_that_are_large_inside_are_looked_into_beside_the_loop(
-    node: TidelogNode,
-) -> None:
-    for each in compressed(9):
-        holds(node, each)
-
-
-MANY = 600
-"""Topics that one request changes. In one decision they took 0.2 to 0.5 s."""
-
-
-@pytest.mark.long
-def test_what_is_decided_of_many_topics_is_decided_in_slices(node: TidelogNode) -> None:
-    found: dict[str, list[float]] = {}
-    for attempt in range(TRIES):
-        for name, stall_s in stalls_of_many(node, f"v{attempt}-").items():
-            found.setdefault(name, []).append(round(stall_s, 3))
-        if all(min(each) < LONGEST_STALL_S for each in found.values()):
-            return
-    raise AssertionError(node.said(f"decides in slices, without stalls of {found} (s)"))
-
-
-def stalls_of_many(node: TidelogNode, prefix: str) -> dict[str, float]:
-    """Create, configure, grow and delete many topics; the longest stall of each, in seconds."""
-    names = [f"{prefix}{number}" for number in range(MANY)]
-    create = messages.CreateTopicsRequest
-    asked = [
-        create.CreatableTopic(
-            name=name,
-            num_partitions=1,
-            replication_factor=1,
-            configs=[create.CreatableTopicConfig("retention.ms", str(10**8 + number))],
-        )
-        for number, name in enumerate(names)
-    ]
-    alter = messages.IncrementalAlterConfigsRequest
-    one = alter.AlterableConfig
-    changes = [
-        alter.AlterConfigsResource(2, name, [one("segment.ms", 0, str(10**8 + number))])
-        for number, name in enumerate(names)
-    ]
-    default = alter.AlterConfigsResource(4, "", [one("log.roll.jitter.ms", 0, str(len(names)))])
-    grow = messages.CreatePartitionsRequest
-    grown = [grow.CreatePartitionsTopic(name, 2, None) for name in names]
-    delete = messages.DeleteTopicsRequest
-    doomed = [delete.DeleteTopicState(name) for name in names]
-    patience_ms = int(DEADLINE_S * 1000)
-    stalls = {}
-    for what, request, api_key, version, answers in (
-        ("create", create(asked, patience_ms), ApiKey.CREATE_TOPICS, 7, "topics"),
-        ("configure", alter(changes), ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, "responses"),
-        ("default", alter([default]), ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, "responses"),
-        ("grow", grow(grown, patience_ms), ApiKey.CREATE_PARTITIONS, 3, "results"),
-        ("delete", delete(doomed, [], patience_ms), ApiKey.DELETE_TOPICS, 6, "responses"),
-    ):
-        longest_stall_s(node)
-        answer = ask(node, request, api_key, version)
-        stalls[what] = longest_stall_s(node)
-        assert {each.error_code for each in getattr(answer, answers)} == {0}
-    return stalls
-
-
-@pytest.mark.long
-def test_two_settings_of_two_thousand_topics_are_answered(node: TidelogNode) -> None:
-    """Its connection was closed, and Kafka's AdminClient sent it again until its time was over."""
-    request = messages.IncrementalAlterConfigsRequest
-    settings = [
-        request.AlterableConfig(name=name, config_operation=0, value="100000000")
-        for name in ("retention.ms", "segment.bytes")
-    ]
-    topics = [
-        request.AlterConfigsResource(resource_type=2, resource_name=f"none{at}", configs=settings)
-        for at in range(2000)
-    ]
-    asked = request(resources=topics, validate_only=True)
-    answer = ask(node, asked, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1)
-    assert len(answer.responses) == 2000
+def test_no_api_of_clients_is_left_out_or_sent_twice() -> None:
+    sent = [each.api_key for subject in (None, *SUBJECTS) for each in served(subject)]
+    assert sorted(sent) == sorted(
+        each.api_key for each in handlers.HANDLERS if each.scope is Scope.CLIENT
+    )

@@ -1,4 +1,4 @@
-"""The worst requests about committed offsets, beside a server of their own: see the other file."""
+"""The worst requests about committed offsets, beside a server of their own: see the first file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogNode]:
         yield filled
 
 
-@pytest.mark.parametrize("handler", served(of_offsets=True), ids=lambda each: each.api_key.name)
+@pytest.mark.parametrize("handler", served(OF_OFFSETS), ids=lambda each: each.api_key.name)
 @pytest.mark.long
 def test_the_worst_requests_neither_block_the_loop_nor_take_much_memory(
     node: TidelogNode, handler: Handler
@@ -27,4 +27,4 @@ def test_the_worst_requests_neither_block_the_loop_nor_take_much_memory(
 
 
 def test_none_of_them_is_left_out() -> None:
-    assert {each.api_key for each in served(of_offsets=True)} == OF_OFFSETS
+    assert {each.api_key for each in served(OF_OFFSETS)} == OF_OFFSETS
