@@ -61,7 +61,7 @@ check: setup
 	@$(BIN)/mypy src/tidelog src/pyspark_tidelog
 	@$(BIN)/lint-imports --no-cache >.cache-lint-imports 2>&1 || { cat .cache-lint-imports; rm -f .cache-lint-imports; exit 1; }
 	@rm -f .cache-lint-imports
-	@$(PYTEST) tests/tidy tests/unit/model/configs/test_kafka_names.py tests/wire/test_golden_refusals.py
+	@$(PYTEST) -n 2 tests/tidy tests/unit/model/configs/test_kafka_names.py tests/wire/test_golden_refusals.py
 	@$(BIN)/python -m tests.mutants.run --list
 
 test: setup java check
