@@ -10,6 +10,8 @@ from dataclasses import dataclass
 LOOPBACKS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 """The loopback address of each address that stands for every interface."""
 
+LOCALHOST = "localhost"
+
 
 @dataclass(frozen=True, slots=True)
 class Listener:
@@ -27,6 +29,25 @@ class Listener:
     def near_host(self) -> str:
         """The host by which a process of the same machine connects to it."""
         return LOOPBACKS.get(self.host, self.host)
+
+
+def is_shared(one: str, other: str) -> bool:
+    """Whether listeners on these two hosts cannot have the same port.
+
+    Kafka refuses one port for two listeners on whatever hosts; on two addresses of a machine it
+    works. A socket on every IPv6 address takes none of IPv4 here.
+    """
+    hosts = one.lower(), other.lower()
+    if hosts[0] == hosts[1] or "" in hosts:
+        return True
+    for host, beside in (hosts, hosts[::-1]):
+        if host == "0.0.0.0" and ":" not in beside:
+            return True
+        if host == "::" and (":" in beside or beside == LOCALHOST):
+            return True
+        if host == LOCALHOST and beside in LOOPBACKS.values():
+            return True
+    return False
 
 
 def joined(host: str, port: int) -> str:

@@ -115,8 +115,8 @@ class ListenersRows:
     listeners: tuple[Listener, ...] = made(
         LIST,
         None,
-        "What to listen on: NAME://HOST:PORT, several with commas. The default is "
-        "PLAINTEXT://:9092 for a broker and CONTROLLER://:9093 for a controller.",
+        "What to listen on: NAME://HOST:PORT, several with commas, each on a port of its own. The "
+        "default is PLAINTEXT://:9092 for a broker and CONTROLLER://:9093 for a controller.",
     )
     advertised_listeners: tuple[Listener, ...] = made(
         LIST,

@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
-from tidelog.model.configs.addresses import LOOPBACKS, Listener, split_address
+from tidelog.model.configs.addresses import (
+    LOOPBACKS,
+    Listener,
+    is_shared,
+    joined,
+    split_address,
+)
 from tidelog.model.configs.broker import (
     BROKER,
     ControllerRows,
@@ -147,13 +154,15 @@ class _Special:
             sentence = f"{CORDONED_LOG_DIRS}: {entry} is not among the log directories."
             self._refuse(CORDONED_LOG_DIRS, sentence)
         listeners = self._listeners(roles)
+        metrics = self._metrics()
+        self._refuse_shared_ports(listeners, metrics)
         inter_broker = self._inter_broker_name(listeners, controllers)
         return {
             "node_id": self._node_id(),
             "process_roles": roles,
             "log_dirs": log_dirs,
             "metadata_store": values["metadata.store"] or f"sqlite:{log_dirs[0]}/metadata.sqlite",
-            "metrics_address": self._metrics(),
+            "metrics_address": metrics,
             "listeners": listeners,
             "advertised_listeners": self._advertised(listeners),
             "inter_broker_listener_name": inter_broker,
@@ -198,6 +207,26 @@ class _Special:
         elsewhere = [name for name in controllers if name not in names]
         self._refuse_unspoken("controller.listener.names", elsewhere)
         return found
+
+    def _refuse_shared_ports(
+        self, listeners: tuple[Listener, ...], metrics: tuple[str, int] | None
+    ) -> None:
+        # The second of them would find the port in use, "by another process".
+        for one, other in combinations(listeners, 2):
+            if one.port and one.port == other.port and is_shared(one.host, other.host):
+                sentence = (
+                    f"listeners: {one} and {other} cannot have the same port: give each one of its "
+                    "own."
+                )
+                self._refuse("listeners", sentence)
+        host, port = metrics or ("", 0)
+        for one in listeners:
+            if port and one.port == port and is_shared(one.host, host):
+                sentence = (
+                    f"metrics_port: {joined(host, port)} and the listener {one} cannot have the "
+                    "same port: give each one of its own."
+                )
+                self._refuse("metrics_port", sentence)
 
     def _protocol_of(self, listener: str) -> str:
         # As in Kafka: a controller's listener that is in no map is none of TLS or SASL.

@@ -170,6 +170,49 @@ def test_all_refusals_come_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "refused"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("", "10.0.0.1", True),
+        ("0.0.0.0", "10.0.0.1", True),
+        ("0.0.0.0", "broker-1", True),
+        ("Broker-1", "broker-1", True),
+        ("localhost", "127.0.0.1", True),
+        ("localhost", "[::1]", True),
+        ("[::]", "localhost", True),
+        ("[::]", "[::1]", True),
+        ("[::]", "0.0.0.0", False),
+        ("[::]", "10.0.0.1", False),
+        ("127.0.0.1", "10.0.0.1", False),
+        ("localhost", "10.0.0.1", False),
+    ],
+)
+def test_two_listeners_on_one_port_are_refused_in_a_line_that_names_both(
+    one: str, other: str, refused: bool
+) -> None:
+    """`--check` accepted them, and the start said that another process had the port."""
+    for first, second in ((one, other), (other, one)):
+        names = f"PLAINTEXT://{first}:9092", f"CONTROLLER://{second}:9092"
+        found = load(f"node.id=1\nlisteners={','.join(names)}\n")
+        if not refused:
+            assert isinstance(found, ServerConfigs), found
+            continue
+        assert isinstance(found, tuple)
+        (line,) = found
+        assert line.name == "listeners" and all(name in line.sentence for name in names)
+    any_port = load(f"node.id=1\nlisteners=PLAINTEXT://{one}:0,CONTROLLER://{other}:0\n")
+    assert isinstance(any_port, ServerConfigs)
+
+
+def test_the_metrics_have_a_port_of_their_own() -> None:
+    found = load("node.id=1\nmetrics_port=9093\n")
+    assert isinstance(found, tuple)
+    (line,) = found
+    assert line.name == "metrics_port"
+    assert "127.0.0.1:9093" in line.sentence and "CONTROLLER://:9093" in line.sentence
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("a:1", ("a", 1)),
