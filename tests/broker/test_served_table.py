@@ -234,7 +234,7 @@ def test_the_topic_is_created_as_its_coordinator_wants_it(tmp_path: Path) -> Non
         lone.broker.topic_creation.ensure = ensure  # type: ignore[method-assign]
         assert counters.coordinator.partition_of("c") is None
         assert await counters.coordinator.ensure_topic() is E.NONE
-        assert asked == [(TOPIC, 1, 1, {"cleanup.policy": "compact"})]
+        assert asked == [(TOPIC, 1, 1, {"cleanup.policy": "compact"}, "")]
         lone.lead(TOPIC, 3)
         found = [counters.coordinator.partition_of(key) for key in ("c", "cc", "ccc")]
         assert found == [1, 2, 0]

@@ -180,7 +180,7 @@ class Counters:
     ) -> None:
         self._lone = lone
         self.kind = TableKind(
-            topic=KeptTopic(TOPIC, 1, 1, {"cleanup.policy": "compact"}),
+            topic=KeptTopic(TOPIC, 1, 1, {"cleanup.policy": "compact"}, ""),
             noun="counter",
             commit_timeout_ms=commit_timeout_ms,
             new_table=CounterTable,

@@ -17,13 +17,14 @@ from typing import Any, TypeVar
 import click
 
 import tidelog.cli
+from tidelog.cli.cluster_facts import ClusterFacts, Finding, Severity
 from tidelog.cli.connecting import CommonOptions, run, subcommand_options
-from tidelog.cli.findings import ClusterFacts, Finding, Severity, judge, readable
+from tidelog.cli.findings import OFFSETS_REPLICAS, judge, readable
 from tidelog.cli.many_requests import SharedPatience, ask_each
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.topics import topic_id_text
-from tidelog.client.admin.configs import describe_topics_configs, values_of
+from tidelog.client.admin.configs import describe_configs, describe_topics_configs, values_of
 from tidelog.client.admin.groups import GroupListing, groups_of
 from tidelog.client.admin.nodes import (
     REASSIGNMENTS,
@@ -40,6 +41,7 @@ from tidelog.client.errors import ClientError, ClusterUnreachable, RequestTimedO
 from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.metadata.sqlite import backup as backup_store
 from tidelog.metadata.store import StoreRefused
+from tidelog.model.admin_requests import ResourceType
 from tidelog.runtime.disk import keep_from_others
 
 Result = TypeVar("Result")
@@ -225,13 +227,15 @@ async def check(cluster: Cluster, longest_s: float = LONGEST_S) -> ClusterFacts:
         )
         early = asked.result() if asked.done() else None
         nodes = [b.node_id for b in described.brokers if not _is_suspected(early, b.node_id)]
-        controllers, dirs, own, minimums, (groups, unknown, committed) = await asyncio.gather(
+        controllers, dirs, own, minimums, replicas, groups = await asyncio.gather(
             patience.in_time(lambda: describe_controllers(cluster), "a broker"),
             ask_each(nodes, lambda node: describe_log_dirs(cluster, node), "broker", patience),
             ask_each(nodes, lambda node: describe_itself(cluster, node), "broker", patience),
             _minimums(cluster, sorted(view.topics), patience),
+            _offsets_replicas(cluster, nodes, patience),
             _groups(cluster, nodes, patience),
         )
+        listed, unknown, committed = groups
         # Again: a topic that was created or deleted meanwhile must not make its replicas strays.
         later = await patience.in_time(cluster.all_topics, "the brokers")
         return ClusterFacts(
@@ -245,9 +249,10 @@ async def check(cluster: Cluster, longest_s: float = LONGEST_S) -> ClusterFacts:
             condition=await asked,
             controllers=() if isinstance(controllers, ClientError) else controllers or (),
             topics_later=None if isinstance(later, ClientError) else later.topics,
-            groups=groups,
+            groups=listed,
             groups_unknown=unknown,
             committed=committed,
+            offsets_replicas=replicas,
         )
     finally:
         asked.cancel()
@@ -315,6 +320,27 @@ async def _minimums(
     if isinstance(configs, ClientError):
         return {}
     return {name: int(value) for name, value in values_of(configs, MINIMUM).items() if value}
+
+
+async def _offsets_replicas(
+    cluster: Cluster, nodes: list[int], patience: SharedPatience
+) -> dict[int, int]:
+    """Return how many replicas ``__consumer_offsets`` gets from each broker that says so."""
+    described = await ask_each(
+        nodes,
+        lambda node: describe_configs(
+            cluster, ResourceType.BROKER, str(node), keys=[OFFSETS_REPLICAS]
+        ),
+        "broker",
+        patience,
+    )
+    return {
+        node: int(entry.value)
+        for node, entries in zip(nodes, described, strict=True)
+        if not isinstance(entries, ClientError)
+        for entry in entries
+        if entry.name == OFFSETS_REPLICAS and entry.value is not None
+    }
 
 
 def _add_subcommands() -> None:

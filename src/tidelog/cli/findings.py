@@ -6,18 +6,16 @@ Owns the rules and their text. Each finding that is not good says what to do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
 
-from tidelog.client.admin.groups import GroupListing
-from tidelog.client.admin.nodes import REASSIGNMENTS, RESIZES, LogDir, Placements, lacks_room
+from tidelog.cli.cluster_facts import NAMES_LISTED, ClusterFacts, Finding, Severity
+from tidelog.client.admin.nodes import REASSIGNMENTS, RESIZES, Placements, lacks_room
 from tidelog.client.errors import ClientError
-from tidelog.client.groups.committed_offsets import Position
-from tidelog.client.metadata import NO_LEADER, BrokerAddress, Topic
+from tidelog.client.metadata import NO_LEADER, Topic
 from tidelog.model.levels import LATEST, LEVELS
-from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
+from tidelog.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicPartition
 from tidelog.model.wording import counted, named
+
+OFFSETS_REPLICAS = "offsets.topic.replication.factor"
 
 _UNORDERED = {level.name for level in LEVELS if not level.resizes}
 
@@ -29,79 +27,6 @@ FULL_DISK_SHARE = 0.03
 
 ENOUGH_BROKERS = 3
 """With so many alive, topics with one replica get a note."""
-
-
-NAMES_LISTED = 1_000
-"""Names that a finding lists apart from its sentence, as the controller does."""
-
-
-class Severity(Enum):
-    """How bad a finding is."""
-
-    GOOD = "good"
-    NOTICE = "notice"
-    BAD = "bad"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line, and what to do about it."""
-
-    level: Severity
-    what: str
-    advice: str = ""
-    kind: str = ""
-    """A short name for scripts; "" for a good finding."""
-    partitions: Sequence[str] = ()
-    brokers: Sequence[int] = ()
-    groups: Sequence[str] = ()
-    """The partitions, brokers and groups concerned, for scripts; at most ``NAMES_LISTED`` each."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterFacts:
-    """The state of the cluster. A value that could not be read is the error instead."""
-
-    cluster_id: str
-    controller_id: int
-    """The controller that clients see: a forwarding broker when controllers have no broker role."""
-    brokers: Sequence[BrokerAddress]
-    topics: Mapping[str, Topic]
-    minimum_isr: Mapping[str, int] = field(default_factory=dict)
-    log_dirs: Mapping[int, list[LogDir] | ClientError] = field(default_factory=dict)
-    groups: Sequence[GroupListing] = ()
-    groups_unknown: Mapping[int, ClientError] = field(default_factory=dict)
-    """Brokers that did not list the groups they coordinate."""
-    committed: Mapping[str, Mapping[TopicPartition, Position] | ClientError] = field(
-        default_factory=dict
-    )
-    own: Mapping[int, Mapping[str, Any] | ClientError | None] = field(default_factory=dict)
-    """Each broker's description of itself; None when it does not serve that request."""
-    condition: Mapping[str, Any] | ClientError | None = None
-    """The active controller's report; None when that request is not served."""
-    controllers: Sequence[Mapping[str, Any]] = ()
-    """What each configured controller says of itself; empty when that is not served."""
-    topics_later: Mapping[str, Topic] | None = None
-    """The topics after the log directories were read; None when not read again."""
-
-    @property
-    def reported(self) -> Mapping[str, Any] | None:
-        """The controller's report, if it responded."""
-        return None if isinstance(self.condition, ClientError) else self.condition
-
-    @property
-    def is_current(self) -> bool:
-        """Whether a controller that commands the brokers confirms what they say."""
-        if isinstance(self.condition, ClientError):
-            return False
-        problems = () if self.condition is None else self.condition.get("problems", ())
-        return all(problem.get("kind") != "store_went_back" for problem in problems)
-
-    @property
-    def controller(self) -> int:
-        """The active controller by its own report, otherwise the one clients see; -1 for none."""
-        reported = {} if self.reported is None else self.reported
-        return int(reported.get("controller_id", self.controller_id))
 
 
 def judge(facts: ClusterFacts) -> list[Finding]:
@@ -117,6 +42,7 @@ def judge(facts: ClusterFacts) -> list[Finding]:
         *_quarantined(facts),
         *_versions(facts),
         *_disks(facts),
+        *_impossible_groups(facts),
         *_groups(facts),
     ]
     order = {Severity.BAD: 0, Severity.NOTICE: 1, Severity.GOOD: 2}
@@ -435,6 +361,27 @@ def _disks(facts: ClusterFacts) -> list[Finding]:
             kind = "disk_full" if advice else ""
             made.append(Finding(level, line, advice, kind, brokers=[node_id]))
     return made
+
+
+def _impossible_groups(facts: ClusterFacts) -> list[Finding]:
+    """The topic of the groups that no broker can create, for want of brokers for its replicas."""
+    views = (facts.topics, facts.topics_later or {})
+    if not facts.is_current or any(OFFSETS_TOPIC in view for view in views):
+        return []
+    there = {broker.node_id for broker in facts.brokers} - Placements.of(facts.reported).closed
+    short = {node: n for node, n in sorted(facts.offsets_replicas.items()) if n > len(there)}
+    if not short:
+        return []
+    replicas = named([f"{n} on broker {node}" for node, n in short.items()])
+    what = (
+        f"groups are impossible: {OFFSETS_TOPIC} cannot be created, for {OFFSETS_REPLICAS} is "
+        f"{replicas}, and {counted(len(there), 'broker')} can get replicas"
+    )
+    advice = (
+        f"start more brokers, or set {OFFSETS_REPLICAS}={max(len(there), 1)} in the files of the "
+        "brokers and restart them"
+    )
+    return [Finding(Severity.BAD, what, advice, "groups_impossible", brokers=list(short))]
 
 
 def _groups(facts: ClusterFacts) -> list[Finding]:

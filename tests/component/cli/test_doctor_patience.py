@@ -38,7 +38,14 @@ class Cluster3(ScriptedCluster):
                 ],
             ),
             messages.DescribeLogDirsRequest: lambda *_: messages.DescribeLogDirsResponse(),
-            messages.DescribeConfigsRequest: lambda *_: messages.DescribeConfigsResponse(),
+            messages.DescribeConfigsRequest: lambda _, asked: messages.DescribeConfigsResponse(
+                results=[
+                    messages.DescribeConfigsResponse.DescribeConfigsResult(
+                        resource_type=each.resource_type, resource_name=each.resource_name
+                    )
+                    for each in asked.resources
+                ]
+            ),
             messages.ListGroupsRequest: lambda *_: messages.ListGroupsResponse(),
             messages.OffsetFetchRequest: lambda *_: offsets(),
         }

@@ -10,9 +10,9 @@ import pytest
 from tests.support.cli_arguments import CONSUME, PRODUCE, status_of
 from tidelog.cli import connecting, consume, doctor, main, produce, server_arguments
 from tidelog.cli.client_names import check_unused
+from tidelog.cli.cluster_facts import Severity
 from tidelog.cli.connecting import SERVER_VARIABLE, settings_from
 from tidelog.cli.failures import explain
-from tidelog.cli.findings import Severity
 from tidelog.cli.refusal import WrongUsage
 from tidelog.cli.up_files import DECIDED, ClusterPlan, server_properties, why_not_config
 from tidelog.client.errors import Refused

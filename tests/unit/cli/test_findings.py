@@ -8,13 +8,14 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.cli.findings import ClusterFacts, Severity, judge, readable
+from tidelog.cli.cluster_facts import ClusterFacts, Severity
+from tidelog.cli.findings import OFFSETS_REPLICAS, judge, readable
 from tidelog.client.admin.nodes import LogDir
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import BrokerAddress, Partition, Topic
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import OFFSETS_TOPIC, TopicPartition
 
 
 def topic(leader: int, isr: tuple[int, ...]) -> Topic:
@@ -83,6 +84,31 @@ def test_disks() -> None:
 def test_groups_with_offsets_of_nothing() -> None:
     committed = {"g": {TopicPartition("old", 0): Position(1)}}
     assert "old" in said(replace(HEALTHY, committed=committed), Severity.NOTICE)
+
+
+def test_groups_that_no_broker_can_keep_are_named() -> None:
+    """The doctor found nothing wrong with one broker of the default configuration."""
+    alone = replace(HEALTHY, brokers=HEALTHY.brokers[:1], topics={}, offsets_replicas={1: 3})
+    (found,) = [each for each in judge(alone) if each.kind == "groups_impossible"]
+    assert found.level is Severity.BAD and found.brokers == [1]
+    assert "__consumer_offsets cannot be created" in found.what
+    assert "3 on broker 1, and 1 broker can get replicas" in found.what
+    assert f"{OFFSETS_REPLICAS}=1" in found.advice and "more brokers" in found.advice
+    there = replace(topic(1, (1,)), name=OFFSETS_TOPIC)
+    silent = ConnectionLost("gone")
+    closed = {"problems": [], "brokers": {"3": {"takes_new_replicas": 0}}}
+    for facts, impossible in [
+        (replace(alone, offsets_replicas={1: 1}), False),
+        (replace(alone, offsets_replicas={}), False),
+        (replace(alone, topics={OFFSETS_TOPIC: there}), False),
+        (replace(alone, topics_later={OFFSETS_TOPIC: there}), False),
+        (replace(HEALTHY, offsets_replicas={1: 3, 2: 3}), False),
+        (replace(HEALTHY, offsets_replicas={1: 3}, condition=closed), True),
+        # How many brokers there are is not known then.
+        (replace(alone, condition=silent), False),
+    ]:
+        kinds = {each.kind for each in judge(facts)}
+        assert ("groups_impossible" in kinds) is impossible, facts
 
 
 def test_what_the_controller_says_is_passed_on_once() -> None:

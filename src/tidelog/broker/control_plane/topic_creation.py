@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 MAX_UNDER_WAY = 1000
 """Most creations under way at once; beyond that clients get LEADER_NOT_AVAILABLE and retry."""
 
+MAX_REFUSALS = 1000
+"""Most refused topics whose reason is kept; each is logged once for each reason."""
+
 DEFAULT_COUNT = -1
 CREATE_VERSION = 7
 KNOWN_WITHIN_MS = 2_000
@@ -61,6 +64,8 @@ class TopicCreation:
         self._configs = configs
         self._timeout_ms = configs.request_timeout_ms
         self._under_way: dict[str, asyncio.Task[ErrorCode]] = {}
+        self._refusals: dict[str, str] = {}
+        """Why the controller refused a topic last, the oldest first."""
 
     async def ensure(
         self,
@@ -68,22 +73,44 @@ class TopicCreation:
         partitions: int = DEFAULT_COUNT,
         replication_factor: int = DEFAULT_COUNT,
         configs: Mapping[str, str] | None = None,
+        advice: str = "",
     ) -> ErrorCode:
         """Create a topic unless it exists; return NONE once this broker knows its leaders.
 
         Otherwise return why it was refused, or LEADER_NOT_AVAILABLE if they are not known in time.
+        ``advice`` follows the controller's reason in the log and in ``why_refused``.
         """
         if name not in self._under_way:
             if len(self._under_way) >= MAX_UNDER_WAY:
                 return ErrorCode.LEADER_NOT_AVAILABLE
-            work = self._create(name, partitions, replication_factor, configs or {})
+            work = self._create(name, partitions, replication_factor, configs or {}, advice)
             task = asyncio.get_running_loop().create_task(work, name=f"create-{name}")
             self._under_way[name] = task
             task.add_done_callback(lambda _: self._under_way.pop(name, None))
         return await asyncio.shield(self._under_way[name])
 
+    def why_refused(self, name: str) -> str | None:
+        """Return why the controller refused a topic when it was last asked; None if it did not."""
+        return self._refusals.get(name)
+
+    def _refused(self, name: str, code: ErrorCode, reason: str) -> None:
+        """Log a refusal unless the last one of this topic had the same reason: clients retry."""
+        if self._refusals.pop(name, None) != reason:
+            logger.warning(
+                "topic %(topic)s was refused: %(error)s %(why)s",
+                {"topic": name, "error": code.name, "why": reason},
+            )
+        self._refusals[name] = reason
+        if len(self._refusals) > MAX_REFUSALS:
+            del self._refusals[next(iter(self._refusals))]
+
     async def _create(
-        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        advice: str,
     ) -> ErrorCode:
         request = messages.CreateTopicsRequest
         topic = request.CreatableTopic(
@@ -111,14 +138,12 @@ class TopicCreation:
             ErrorCode.TOPIC_ALREADY_EXISTS,
             ErrorCode.REQUEST_TIMED_OUT,
         ):
-            logger.warning(
-                "topic %(topic)s was refused: %(error)s %(why)s",
-                {"topic": name, "error": code.name, "why": result.error_message},
-            )
+            self._refused(name, code, f"{result.error_message or ''} {advice}".strip())
             if code is ErrorCode.POLICY_VIOLATION:
                 # A store restored to an earlier state refuses creations for a while: clients retry.
                 return ErrorCode.LEADER_NOT_AVAILABLE
             return code
+        self._refusals.pop(name, None)
         return await self._known(name)
 
     async def _known(self, name: str) -> ErrorCode:

@@ -167,8 +167,16 @@ class Coordinator(Generic[TableT]):
         """Create the topic if needed; NONE once its leaders are known here."""
         topic = self._kind.topic
         return await self._topic_creation.ensure(
-            topic.name, topic.partition_count, topic.replication_factor, topic.configs
+            topic.name,
+            topic.partition_count,
+            topic.replication_factor,
+            topic.configs,
+            topic.advice,
         )
+
+    def why_no_topic(self) -> str | None:
+        """Return why the controller refused the topic; None if it did not."""
+        return self._topic_creation.why_refused(self._topic)
 
     # Leadership --------------------------------------------------------------------------------
 

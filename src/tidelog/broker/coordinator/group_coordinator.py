@@ -177,6 +177,8 @@ def offsets_topic(configs: ServerConfigs) -> KeptTopic:
             "compression.type": "producer",
             "segment.bytes": str(configs.offsets_topic_segment_bytes),
         },
+        advice="Without it there are no consumer groups: start more brokers, or set "
+        "offsets.topic.replication.factor in the files of the brokers.",
     )
 
 

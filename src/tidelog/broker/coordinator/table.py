@@ -183,6 +183,8 @@ class KeptTopic:
     partition_count: int
     replication_factor: int
     configs: Mapping[str, str]
+    advice: str
+    """What an operator does when the controller refuses it."""
 
 
 class TransactionalTable(Protocol):

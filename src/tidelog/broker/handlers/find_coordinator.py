@@ -2,8 +2,9 @@
 
 - Key type 0 (groups): the leader of the group's partition of ``__consumer_offsets``, with its
   address on the client's listener. The topic is created on first use; COORDINATOR_NOT_AVAILABLE,
-  which all clients retry, until its leaders are known. A broker that the metadata here still names
-  after its leadership ended does not name itself: it would refuse what is sent to it.
+  which all clients retry, until its leaders are known; its message (from v1) has the reason when
+  the controller refuses the topic. A broker that the metadata here still names after its
+  leadership ended does not name itself: it would refuse what is sent to it.
 - Key type 1 (transactions), from v1: CLUSTER_AUTHORIZATION_FAILED with a message, until there are
   transactions. Java and librdkafka end with it and show the message; Java drops that of
   TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka retries most other errors for ever.
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 BATCHED_SINCE = 4
-ANSWER_BYTES = 300
-"""Memory of a key in a response under construction."""
+ANSWER_BYTES = 500
+"""Memory of a key in a response under construction, with the longest message."""
 
 GROUP, TRANSACTION = 0, 1
 CREATED_WITHIN_S = 1.0
@@ -78,7 +79,9 @@ def _find(broker: Broker, key_type: int, key: str, listener_name: str) -> Any:
         return _refusal(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is not known")
     number = broker.coordinator.partition_of(key)
     if number is None:
-        return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_YET)
+        why = broker.coordinator.why_no_topic()
+        message = NOT_YET if why is None else f"{OFFSETS_TOPIC} was refused: {why}"
+        return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     partition = broker.metadata.partition(OFFSETS_TOPIC, number)
     leader = None if partition is None else broker.metadata.brokers.get(partition.leader)
     endpoint = None if leader is None else leader.endpoints.get(listener_name)
