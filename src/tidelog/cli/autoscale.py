@@ -122,7 +122,7 @@ async def _show(cluster: Cluster, topic: str | None, as_json: bool) -> None:
 def _replay(flags: dict[str, Any]) -> None:
     lines = list(_lines(flags["replay"], flags["topic"]))
     if not lines:
-        raise Failed(f"{flags['replay']} has no recorded rates")
+        raise WrongUsage(f"{flags['replay']} has no recorded rates")
     settings, count = _settings(lines[0], flags)
     steps = list(replayed(settings, lines, count))
     if flags["as_json"]:
@@ -134,12 +134,12 @@ def _replay(flags: dict[str, Any]) -> None:
 
 
 def _lines(file: Path, topic: str | None) -> Iterator[Recorded]:
-    """Yield the recorded rates of one topic. Raises Failed with the place of a bad line."""
+    """Yield the recorded rates of one topic. Raises WrongUsage with the place of a bad line."""
     for number, line in enumerate(text_of(file).splitlines(), 1):
         try:
             parsed = read_line(line)
         except BadLine as error:
-            raise Failed(f"{file}, line {number}: {error}") from None
+            raise WrongUsage(f"{file}, line {number}: {error}") from None
         if parsed is None or (topic is not None and parsed.topic not in ("", topic)):
             continue
         if topic is None and parsed.topic:
@@ -154,7 +154,7 @@ def _settings(first: Recorded, flags: dict[str, Any]) -> tuple[Settings, int]:
     try:
         recorded = settings_in(first)
     except BadLine as error:
-        raise Failed(f"{flags['replay']}: {error}") from None
+        raise WrongUsage(f"{flags['replay']}: {error}") from None
     if recorded is not None and not configs and flags["partitions"] is None:
         return recorded, count
     if (refused := check_topic_configs(configs)) is not None:

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from tidelog.model.addresses import is_loopback, why_secret_first
 from tidelog.model.configs.server import ServerConfigs
+from tidelog.model.configs.types import InvalidConfig
 from tidelog.runtime.cluster_secret import ClusterSecret, SecretRefused
 from tidelog.runtime.seams import Seams
 
@@ -73,6 +74,14 @@ def why_no_secret(configs: ServerConfigs) -> str | None:
     if _is_all_of_a_cluster(configs):
         return None
     return why_exposed(configs)
+
+
+def refused_by_file(configs: ServerConfigs) -> InvalidConfig | None:
+    """Return the refusal of a file that lacks a secret whatever this machine has; None for none."""
+    if configs.cluster_secret_file or _is_all_of_a_cluster(configs):
+        return None
+    why = why_exposed(configs)
+    return None if why is None else InvalidConfig("cluster.secret.file", why)
 
 
 def why_exposed(configs: ServerConfigs) -> str | None:

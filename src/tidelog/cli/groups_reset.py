@@ -79,6 +79,8 @@ def check(flags: dict[str, Any]) -> None:
         raise WrongUsage("--reset-offsets needs --topic, --all-topics or --from-file")
     if flags["topic"] and flags["all_topics"]:
         raise WrongUsage("give --topic or --all-topics, not both")
+    if flags["from_file"] and not flags["all_groups"]:
+        parse_file(text_of(flags["from_file"]), list(flags["group"]))
 
 
 def goal_of(flags: dict[str, Any]) -> tuple[Goal, int]:

@@ -100,6 +100,17 @@ def main(arguments: list[str]) -> int:
 
 
 def _configs(options: Namespace) -> ServerConfigs | tuple[InvalidConfig, ...]:
+    """As ``_accepted``; a file that needs a cluster secret and names none is refused, too."""
+    configs = _accepted(options)
+    if not isinstance(configs, ServerConfigs):
+        return configs
+    from tidelog.cli.cluster_secret import refused_by_file
+
+    refused = refused_by_file(configs)
+    return configs if refused is None else (refused,)
+
+
+def _accepted(options: Namespace) -> ServerConfigs | tuple[InvalidConfig, ...]:
     """Return the configuration of this process: that of the file, or of one of its workers; for
     the supervisor of the workers that of the file. Raises Failed."""
     texts = _texts(options.file, options.override)

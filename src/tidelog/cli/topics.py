@@ -143,6 +143,8 @@ def command(asked: CommonOptions, **flags: Any) -> None:
     flags["configs"] = key_values(flags["config"], "--config")
     flags["assignment"] = parse_assignment(flags["replica_assignment"])
     topic_pattern(flags["topic"])
+    if action == "--create" and (invalid := why_invalid(flags["topic"])) is not None:
+        raise WrongUsage(f"topic {flags['topic']!r} cannot be created: {invalid}")
     counted = flags["partitions"] is not None or flags["replication_factor"] is not None
     if flags["assignment"] and action == "--create" and counted:
         raise WrongUsage(
@@ -195,9 +197,6 @@ def _balance(options: CommonOptions, action: str, flags: dict[str, Any]) -> None
 
 async def _create(cluster: Cluster, flags: dict[str, Any]) -> None:
     name = flags["topic"]
-    invalid = why_invalid(name)
-    if invalid is not None:
-        raise Failed(f"topic {name!r} cannot be created: {invalid} (INVALID_TOPIC_EXCEPTION)")
     default = admin.BROKER_DEFAULT
     topic = admin.TopicSpec(
         name,

@@ -76,12 +76,12 @@ def test_lines_of_other_topics_and_of_the_log_are_left_out(
 @pytest.mark.parametrize(
     ("lines", "more", "status", "said"),
     [
-        (["{}"], [], 1, "line 1: is no JSON object with at_ms and rates"),
-        ([at(0, 1), '{"at_ms": 1, "rates": []}'], [], 1, "line 2: rates has 0 partitions"),
-        ([], [], 1, "has no recorded rates"),
+        (["{}"], [], 2, "line 1: is no JSON object with at_ms and rates"),
+        ([at(0, 1), '{"at_ms": 1, "rates": []}'], [], 2, "line 2: rates has 0 partitions"),
+        ([], [], 2, "has no recorded rates"),
         ([at(0, 1)], ["--config", "partitions.auto.max=0"], 2, "at least 1"),
         ([at(0, 1)], ["--config", "partitions.atuo.max=4"], 2, "partitions.auto.max"),
-        ([{**at(0, 1), "settings": {"initial_count": 0}}], [], 1, "settings must be numbers"),
+        ([{**at(0, 1), "settings": {"initial_count": 0}}], [], 2, "settings must be numbers"),
     ],
 )
 def test_a_bad_recording_or_option_is_one_line(
