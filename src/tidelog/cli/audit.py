@@ -76,6 +76,7 @@ def command(asked: CommonOptions, **flags: Any) -> None:
             asked,
             lambda cluster: _audit(cluster, flags, progress),
             progress=progress.text,
+            says_once=lambda: True,
         )
     except ClientError as error:
         raise NoAudit(explain(error)) from None

@@ -37,6 +37,7 @@ OPEN_TIMEOUT_MS = 3_000
 CONNECT_TIMEOUT_MS = 5_000
 API_TIMEOUT_MS = 30_000
 NOTICE_AFTER_S = 2.0
+SHOWN_EVERY_S = 1.0
 
 _TIMES = {
     "request.timeout.ms": "request_timeout_ms",
@@ -52,8 +53,9 @@ SERVERS = "bootstrap.servers"
 SERVER_VARIABLE = "TIDELOG_BOOTSTRAP_SERVER"
 """The environment variable that names the cluster when no option does."""
 
-CONTROLLER = "the controller"
-"""What a command that changes the cluster waits for, as ``awaited`` of ``run``."""
+CONTROLLER, BROKERS = "the controller", "the brokers"
+"""What a command that changes the cluster waits for, and one that reads, as ``awaited`` of
+``run``."""
 
 DEFAULT_SERVERS = "localhost:9092"
 """The cluster when nothing names one."""
@@ -205,7 +207,7 @@ def run(
     progress: Callable[[], str] | None = None,
     says_once: Callable[[], bool] | None = None,
     knowing: bool = True,
-    awaited: str = "",
+    awaited: str = BROKERS,
     at_most_s: float | None = None,
 ) -> Result:
     """Open the cluster, run ``work`` with it, close it; return the result of ``work``.
@@ -213,10 +215,10 @@ def run(
     ``knowing=False``: do not fetch metadata first. ``work`` fetches them itself, or needs none:
     starting brokers have none until their controller sends them.
 
-    After two seconds a line on a terminal's stderr shows the progress: the text of ``progress`` (no
-    line for ""), or that the command waits. ``awaited`` names the processes that it waits for once
-    a broker has answered, and ``at_most_s`` for how long (default: the time of a call). Where
-    stderr is no terminal, the latter is one line, and the progress one once ``says_once`` holds.
+    After two seconds a line on stderr says that the command waits: for ``bootstrap`` until a broker
+    has answered; then for ``awaited``, and ``at_most_s`` for how long (default: the time of a
+    call), or the text of ``progress`` (no line for ""). On a terminal the line counts and ends with
+    the command. Elsewhere each is one line, that of ``progress`` once ``says_once`` holds, if ever.
     ``properties`` override those of ``--command-config``.
     """
     file = asked.command_config
@@ -228,21 +230,19 @@ def run(
 
     async def whole() -> Result:
         cluster = Cluster(bootstrap, settings)
-        is_reached = not knowing
 
         def waits() -> str:
-            if progress is not None:
-                return progress()
-            if not (awaited and is_reached):
-                return f"waiting for {bootstrap}"
             limit_s = at_most_s or settings.default_api_timeout_ms / 1000
             return f"waiting for {awaited}, through {bootstrap}, at most {limit_s:g} s"
 
-        shown = _Notice(waits, says_once=says_once or (lambda: bool(awaited) and is_reached))
+        shown = _Notice(f"waiting for {bootstrap}, which does not respond")
         try:
             if knowing:
                 await cluster.open(OPEN_TIMEOUT_MS)
-                is_reached = True
+            if progress is None:
+                shown.say_instead(waits, lambda: True)
+            else:
+                shown.say_instead(progress, says_once or (lambda: False))
             return await work(cluster)
         except ClientError as error:
             raise await with_suggestion(cluster, error) from error.__cause__
@@ -280,32 +280,36 @@ def _servers(flag: str | None, properties: Mapping[str, str]) -> str | None:
 
 
 class _Notice:
-    """A progress line after two seconds: on a terminal it counts, and is erased at the end.
+    """What a command waits for, said after two seconds: see ``run``. It begins with one text and
+    goes on with another, whose seconds begin with the command, too."""
 
-    Elsewhere it is one line, as soon as ``says_once`` holds.
-    """
-
-    def __init__(self, text: Callable[[], str], *, says_once: Callable[[], bool]) -> None:
-        self._text = text
-        self._says_once = says_once
+    def __init__(self, text: str) -> None:
+        self._text: Callable[[], str] = lambda: text
+        self._says_once: Callable[[], bool] = lambda: True
+        self._is_said = False
+        """Whether the line of this text is printed where stderr is no terminal."""
         self._shown = False
         self._is_terminal = sys.stderr.isatty()
         self._loop = asyncio.get_running_loop()
         self._begun = self._loop.time()
         self._timer = self._loop.call_later(NOTICE_AFTER_S, self._show)
 
+    def say_instead(self, text: Callable[[], str], says_once: Callable[[], bool]) -> None:
+        """Go on with another text."""
+        self._text, self._says_once, self._is_said = text, says_once, False
+
     def _show(self) -> None:
         text = self._text()
-        if not self._is_terminal:
-            if self._says_once():
-                if text:
-                    print(f"{text} …", file=sys.stderr, flush=True)
-                return
-        elif text:
-            self._shown = True
-            passed = self._loop.time() - self._begun
-            print(f"\r\033[K{text} … {passed:.0f} s", end="", file=sys.stderr, flush=True)
-        self._timer = self._loop.call_later(1.0, self._show)
+        if self._is_terminal:
+            if text or self._shown:
+                self._shown = bool(text)
+                passed = self._loop.time() - self._begun
+                line = f"{text} … {passed:.0f} s" if text else ""
+                print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+        elif text and not self._is_said and self._says_once():
+            self._is_said = True
+            print(f"{text} …", file=sys.stderr, flush=True)
+        self._timer = self._loop.call_later(SHOWN_EVERY_S, self._show)
 
     def end(self) -> None:
         self._timer.cancel()

@@ -11,7 +11,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -139,7 +139,8 @@ def command(asked: CommonOptions, **flags: Any) -> None:
             replace(asked, command_config=None),
             lambda cluster: _consume(cluster, plan, printer),
             properties=common,
-            progress=lambda: "" if sys.stdout.isatty() else f"{printer.count} records read",
+            progress=printer.progress,
+            says_once=lambda: bool(printer.waits_for()),
         )
     except CorruptRecords as error:
         printer.sum_up()
@@ -260,6 +261,9 @@ async def _consume(cluster: Cluster, plan: _Plan, printer: _Printer) -> None:
                 isolation=plan.isolation,
                 instance_id=plan.instance_id,
             ) as reader:
+                printer.waits_for = lambda: (
+                    "" if reader.assignment else f"group {plan.group} to assign partitions to it"
+                )
                 await _loop(reader.poll, plan, printer, stop)
                 if not reader.assignment and not stop.is_set():
                     note(
@@ -277,6 +281,7 @@ async def _consume(cluster: Cluster, plan: _Plan, printer: _Printer) -> None:
         fetcher = Fetcher(cluster, isolation=plan.isolation, reset=plan.reset)
         try:
             fetcher.assign(await _positions(cluster, plan, topics))
+            printer.waits_for = lambda: ""
             watcher = loop.create_task(_watch_partitions(cluster, plan, fetcher))
             try:
                 await _loop(fetcher.poll, plan, printer, stop)
@@ -382,6 +387,14 @@ class _Printer:
         self.count = 0
         self.left_over = False
         self.next_offsets: dict[TopicPartition, int] = {}
+        self.waits_for: Callable[[], str] = lambda: "the brokers to say where to begin"
+        """What the command waits for before it reads; "" when it reads."""
+
+    def progress(self) -> str:
+        """Return the progress line, or "" for none."""
+        if waits_for := self.waits_for():
+            return f"waiting for {waits_for}"
+        return "" if sys.stdout.isatty() else f"{self.count} records read"
 
     @property
     def enough(self) -> bool:

@@ -129,7 +129,8 @@ def brokers_shown(facts: ClusterFacts) -> list[dict[str, Any]]:
                 "broker": node_id,
                 "address": None if broker is None else f"{broker.host}:{broker.port}",
                 "rack": None if broker is None else broker.rack,
-                "condition": reported.get(str(node_id), {}).get("condition", "alive"),
+                "condition": reported.get(str(node_id), {}).get("condition")
+                or _condition_of_itself(facts, node_id),
                 "epoch": reported.get(str(node_id), {}).get("epoch"),
                 "version": own.get("version"),
                 "level": own.get("level"),
@@ -139,6 +140,17 @@ def brokers_shown(facts: ClusterFacts) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _condition_of_itself(facts: ClusterFacts, node_id: int) -> str:
+    """Return the condition of a broker that no controller reported: by its own responses.
+
+    A controller that responded and does not name it, as Kafka's, knows that it is alive.
+    """
+    if not isinstance(facts.condition, ClientError):
+        return "alive"
+    dirs = facts.log_dirs.get(node_id)
+    return "silent" if dirs is None or isinstance(dirs, ClientError) else "responds"
 
 
 def _print(facts: ClusterFacts, findings: list[Finding]) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -26,7 +27,7 @@ from tidelog.client.errors import ClientError
 from tidelog.client.metadata import Topic
 from tidelog.client.replicas.comparing import Comparison, compare_replicas
 from tidelog.model.topics import TopicPartition
-from tidelog.model.wording import named
+from tidelog.model.wording import counted, named
 
 CLEANUP = "cleanup.policy"
 
@@ -45,10 +46,12 @@ def command(asked: CommonOptions, /, topic: str | None, **_flags: Any) -> None:
     Exit status 1 when replicas differ or one could not be read. Compacted topics are compared
     record by record: each replica is cleaned at its own time.
     """
+    progress = ReadingProgress()
     compared = run(
         asked,
-        lambda cluster: compare(cluster, topic),
-        progress=lambda: "",
+        lambda cluster: compare(cluster, topic, progress),
+        progress=lambda: progress.text,
+        says_once=lambda: True,
     )
     if asked.as_json:
         print_json([as_data(one) for one in compared])
@@ -58,7 +61,16 @@ def command(asked: CommonOptions, /, topic: str | None, **_flags: Any) -> None:
         raise click.exceptions.Exit(1)
 
 
-async def compare(cluster: Cluster, topic: str | None) -> list[Comparison]:
+@dataclass(slots=True)
+class ReadingProgress:
+    """What the command does now, for a line on stderr; "" while there is a bar."""
+
+    text: str = "waiting for the brokers to list their replicas"
+
+
+async def compare(
+    cluster: Cluster, topic: str | None, progress: ReadingProgress
+) -> list[Comparison]:
     """Compare the topics that ``topic`` matches. Raises Refused when it matches none."""
     view = await cluster.all_topics()
     wanted = topic_pattern(topic)
@@ -73,7 +85,10 @@ async def compare(cluster: Cluster, topic: str | None) -> list[Comparison]:
         for index in sorted(described.partitions)
     ]
     places = asyncio.Semaphore(AT_ONCE)
-    with _bar(sum(sizes.get(tp, 0) for tp, _ in work)) as advance:
+    total = sum(sizes.get(tp, 0) for tp, _ in work)
+    many = f"{counted(len(work), 'partition')}, {readable(total)} in all"
+    progress.text = "" if sys.stderr.isatty() else f"comparing the replicas of {many}"
+    with _bar(total) as advance:
 
         async def one(tp: TopicPartition, is_compacted: bool) -> Comparison:
             async with places:

@@ -61,7 +61,10 @@ def _condition(facts: ClusterFacts) -> list[Finding]:
         # Brokers of older versions do not say where they look for it.
         tried = sorted({address for one in own for address in one.get("controllers", ())})
         asked = f" (brokers ask at {', '.join(tried)})" if tried else ""
-        what = f"the controller does not respond{asked}: {facts.condition}"
+        what = (
+            f"the controller does not respond{asked}: {facts.condition}; what is said of "
+            "partitions and of missing brokers is what the brokers last received from it"
+        )
         advice = (
             "start a process with the role controller there, or read the log of the one that runs"
         )
@@ -111,7 +114,8 @@ def _brokers(facts: ClusterFacts) -> list[Finding]:
         - alive
     )
     if missing and facts.reported is None:
-        what = f"broker {named(missing)} has replicas and is not alive"
+        last = "" if facts.is_current else " by the last word of a controller"
+        what = f"broker {named(missing)} has replicas and is not alive{last}"
         findings.append(Finding(Severity.BAD, what, "start it", "brokers_dead", brokers=missing))
     if facts.controller_id < 0 and facts.reported is None:
         what = "no controller is active: topics cannot be changed, leaders are not replaced"

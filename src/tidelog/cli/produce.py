@@ -228,12 +228,16 @@ class _SendJob:
     @property
     def waits_for(self) -> str:
         """What keeps records back; "" while there is nothing."""
-        return "" if self._sender is None else self._sender.delivery.waits_for
+        if self._sender is None:
+            return f"topic {self._topic}"
+        return self._sender.delivery.waits_for
 
     def progress(self) -> str:
         """Return the progress line, or "" for none."""
         if self.waits_for:
-            most_s = self._settings.delivery_timeout_ms / 1000
+            settings = self._settings
+            most_ms = settings.delivery_timeout_ms if self._sender else settings.max_block_ms
+            most_s = most_ms / 1000
             return f"waiting for {self.waits_for}, at most {most_s:g} s"
         # A user at the terminal sees the prompt; with a piped file the progress is useful.
         return "" if sys.stdin.isatty() else f"{_records(self.tally.written)} written"

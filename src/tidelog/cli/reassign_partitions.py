@@ -91,12 +91,13 @@ GOES_WITH = {
 def command(asked: CommonOptions, **flags: Any) -> None:
     """Move partitions to other brokers, and show, stop and reverse such moves."""
     action = _action(flags)
-    work, shows_itself = _work(action, flags, _plan(action, flags))
+    work, progress = _work(action, flags, _plan(action, flags))
     run(
         asked,
         work,
         awaited=CONTROLLER,
-        progress=(lambda: "") if shows_itself else None,
+        progress=progress,
+        says_once=lambda: True,
     )
 
 
@@ -125,8 +126,8 @@ def _plan(action: str, flags: dict[str, Any]) -> PlanFile | None:
 
 def _work(
     action: str, flags: dict[str, Any], plan: PlanFile | None
-) -> tuple[Callable[[Cluster], Awaitable[None]], bool]:
-    """Return what the action does, and whether it shows its progress itself."""
+) -> tuple[Callable[[Cluster], Awaitable[None]], Callable[[], str] | None]:
+    """Return what the action does, and its progress line if it has one of its own."""
     as_json = flags["as_json"]
     targets = None if plan is None else plan.targets
     if action == "--generate":
@@ -134,22 +135,23 @@ def _work(
         topics = parse_topics(text_of_plan(flags["topics_to_move_json_file"], option), option)
         brokers = parse_brokers(flags["broker_list"])
         aware = not flags["disable_rack_aware"]
-        return lambda cluster: actions.generate(cluster, topics, brokers, aware, as_json), False
+        return lambda cluster: actions.generate(cluster, topics, brokers, aware, as_json), None
     if action == "--watch":
-        return lambda cluster: watching.watch(cluster, targets, as_json), True
+        watched = watching.Watch(targets, as_json)
+        return watched.until_done, lambda: watched.waits_for
     if action == "--revert":
-        return lambda cluster: actions.revert(cluster, targets, as_json), False
+        return lambda cluster: actions.revert(cluster, targets, as_json), None
     if action == "--list":
-        return actions.list_moves, False
+        return actions.list_moves, None
     keeps = flags["preserve_throttles"]
     if action == "--cancel-all":
-        return lambda cluster: actions.cancel(cluster, None, keeps, as_json), False
+        return lambda cluster: actions.cancel(cluster, None, keeps, as_json), None
     assert plan is not None
     if action == "--execute":
         options = actions.Options(flags["additional"], flags["force"], flags["throttle"], as_json)
-        return lambda cluster: actions.execute(cluster, plan, options), False
+        return lambda cluster: actions.execute(cluster, plan, options), None
     if action == "--dry-run":
-        return lambda cluster: actions.dry_run(cluster, plan, flags["force"], as_json), False
+        return lambda cluster: actions.dry_run(cluster, plan, flags["force"], as_json), None
     if action == "--verify":
-        return lambda cluster: actions.verify(cluster, plan, keeps, as_json), False
-    return lambda cluster: actions.cancel(cluster, targets, keeps, as_json), False
+        return lambda cluster: actions.verify(cluster, plan, keeps, as_json), None
+    return lambda cluster: actions.cancel(cluster, targets, keeps, as_json), None

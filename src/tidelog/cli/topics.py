@@ -16,6 +16,7 @@ import click
 from tidelog.cli import resized, unclean_shown
 from tidelog.cli.asking import ask_whether_to_delete
 from tidelog.cli.connecting import (
+    BROKERS,
     CONTROLLER,
     CommonOptions,
     check_goes_with,
@@ -160,7 +161,7 @@ def command(asked: CommonOptions, **flags: Any) -> None:
     run(
         asked,
         lambda cluster: work(cluster, flags),
-        awaited=CONTROLLER if action in ("--create", "--alter", "--delete") else "",
+        awaited=CONTROLLER if action in ("--create", "--alter", "--delete") else BROKERS,
         # --wait prints lines of its own.
         progress=(lambda: "") if flags["wait"] else None,
     )
@@ -192,6 +193,7 @@ def _balance(options: CommonOptions, action: str, flags: dict[str, Any]) -> None
             else balancing.decommission(cluster, leaving, asked, done)
         ),
         progress=lambda: str(done) if done.of else "reading the cluster",
+        says_once=lambda: True,
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.support.cli_arguments import run_command
+from tests.support.cli_arguments import run_command, status_of
 from tests.support.processes import DEADLINE_S, wait_until
 from tidelog.cli import (
     autoscale,
@@ -17,6 +18,7 @@ from tidelog.cli import (
     doctor_restored,
     elect_leaders,
     groups,
+    main,
     reassign_partitions,
     topics,
 )
@@ -41,6 +43,7 @@ class Silent:
 
     said: str
     capsys: pytest.CaptureFixture[str]
+    view = SimpleNamespace(brokers={1: None}, topics={}, controller_id=1)
     _bootstrap = (("h", 1),)
 
     def __init__(self, _bootstrap: str, settings: Any) -> None:
@@ -60,6 +63,13 @@ class Silent:
             raise ClusterUnreachable("the test has seen enough")
 
         return never
+
+
+class Unreached(Silent):
+    """A cluster of which no broker responds, until the command has said so."""
+
+    async def open(self, _timeout_ms: int | None = None) -> None:
+        await self.__getattr__("open")()
 
 
 CHANGES: list[tuple[Any, str]] = [
@@ -92,3 +102,50 @@ def test_a_command_that_waits_names_what_it_waits_for_and_the_bound(
     assert Silent.said.startswith(f"waiting for {named}"), Silent.said
     limit = {doctor.command: 3.5, autoscale.command: 5}.get(command, 30)
     assert Silent.said.endswith(f", through h:1, at most {limit} s …\n"), Silent.said
+
+
+TO_T = "--topic t"
+EVERYTHING: dict[str, list[str]] = {
+    "topics": ["--list", "--describe", f"--create {TO_T}", "--rebalance", "--decommission 1"],
+    "groups": ["--list", "--describe --group g", "--describe --all-groups"],
+    "configs": ["--describe --broker 1", f"--alter {TO_T} --add-config a=1"],
+    "autoscale": ["--dry-run"],
+    "reassign-partitions": ["--list", "--watch", "--cancel-all"],
+    "elect-leaders": ["--election-type preferred --all-topic-partitions"],
+    "delete-records": [f"{TO_T} --partition 0 --offset 1"],
+    "produce": [TO_T],
+    "consume": [TO_T, f"{TO_T} --group g", "--include t.*"],
+    "audit": [TO_T],
+    "doctor": ["", "replicas", "unclean", "restored"],
+}
+"""Words of every command that needs a cluster."""
+
+
+def test_every_command_that_needs_a_cluster_is_here() -> None:
+    assert set(EVERYTHING) == set(main.COMMANDS) - {"server", "up"}
+
+
+@pytest.mark.parametrize("cluster", [Unreached, Silent])
+@pytest.mark.parametrize(
+    "words", [f"{name} {some}" for name, each in EVERYTHING.items() for some in each]
+)
+def test_no_command_is_silent_for_longer_than_two_seconds(
+    words: str,
+    cluster: type[Silent],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Most said nothing for 5 s about addresses that accept and do not respond, and those that
+    read a cluster nothing at all."""
+    assert connecting.NOTICE_AFTER_S == 2.0
+    monkeypatch.setattr(connecting, "NOTICE_AFTER_S", 0.01)
+    monkeypatch.setattr(connecting, "Cluster", cluster)
+    Silent.capsys, Silent.said = capsys, ""
+    command, *rest = words.split()
+    status, out, _ = status_of([command, *rest, "--bootstrap-server", "h:1", "--json"], capsys)
+    assert status == (2 if command == "audit" else 1) and "waiting" not in out
+    asks_at_once = command == "doctor" and "replicas" not in words and "unclean" not in words
+    if cluster is Unreached and not asks_at_once:
+        assert Silent.said == "waiting for h:1, which does not respond …\n"
+    else:
+        assert Silent.said.endswith(" …\n") and Silent.said.count("\n") == 1

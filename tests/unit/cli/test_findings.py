@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from tidelog.cli.cluster_facts import ClusterFacts, Severity
+from tidelog.cli.doctor import brokers_shown
 from tidelog.cli.findings import OFFSETS_REPLICAS, judge, readable
 from tidelog.client.admin.nodes import LogDir
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
@@ -129,6 +130,20 @@ def test_a_silent_controller_does_not_hide_the_rest() -> None:
     facts = replace(HEALTHY, topics={"t": topic(-1, ())}, condition=ConnectionLost("gone"))
     assert "the controller does not respond: gone" in said(facts, Severity.BAD)
     assert "t-0: no leader" in said(facts, Severity.BAD)
+
+
+def test_a_broker_counts_as_alive_only_when_a_controller_says_so() -> None:
+    """A stopped broker was alive on the page while the only controller was down."""
+    dirs = {1: HEALTHY.log_dirs[1], 2: ConnectionLost("gone")}
+    facts = replace(HEALTHY, log_dirs=dirs, condition=ConnectionLost("gone"))
+    shown = {row["broker"]: row["condition"] for row in brokers_shown(facts)}
+    assert shown == {1: "responds", 2: "silent", 3: "silent"}
+    assert "what the brokers last received from it" in said(facts, Severity.BAD)
+    assert "broker 2 did not describe" in said(facts, Severity.BAD)
+    of_kafka = replace(HEALTHY, log_dirs=dirs, condition=None)
+    assert {row["condition"] for row in brokers_shown(of_kafka)} == {"alive"}
+    gone = replace(facts, brokers=HEALTHY.brokers[:2])
+    assert "is not alive by the last word of a controller" in said(gone, Severity.BAD)
 
 
 def controller(node_id: int, active: bool | None, why: str | None = None) -> dict[str, Any]:

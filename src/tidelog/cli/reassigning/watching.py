@@ -26,30 +26,40 @@ CLEAR = "\033[H\033[J"
 """What clears a terminal."""
 
 
-async def watch(cluster: Cluster, plan: Collection[TopicPartition] | None, as_json: bool) -> None:
-    """Show the running moves of a plan, or (None) all, until they are done.
+class Watch:
+    """The running moves of a plan, or (None) all, shown until they are done.
 
     ``as_json`` prints one line of JSON for each sample.
     """
-    samples = Samples()
-    shown: list[TargetProgress] | None = None
-    while True:
-        now = _of_plan(await check(cluster, dirs=True, timeout_ms=TIMEOUT_MS), plan)
-        if shown is None and now.moves:
-            await note_limits(cluster, now.racks)
-        rate = await rate_of(cluster)
-        copies = samples.copies(now, asyncio.get_running_loop().time(), rate)
-        if as_json:
-            print(json.dumps(_data(now, copies), ensure_ascii=False), flush=True)
-        elif now.moves and copies != shown:
-            _print(now, copies)
-        if now.moves:
-            shown = copies
-        if not now.moves:
-            break
-        await asyncio.sleep(INTERVAL_S)
-    if not as_json:
-        say("No partition is being reassigned." if shown is None else "All moves are done.")
+
+    def __init__(self, plan: Collection[TopicPartition] | None, as_json: bool) -> None:
+        self._plan = plan
+        self._as_json = as_json
+        self.waits_for = "waiting for the controller"
+        """The line on stderr until there is a first table."""
+
+    async def until_done(self, cluster: Cluster) -> None:
+        """Show the moves until there are none."""
+        samples = Samples()
+        shown: list[TargetProgress] | None = None
+        while True:
+            now = _of_plan(await check(cluster, dirs=True, timeout_ms=TIMEOUT_MS), self._plan)
+            self.waits_for = ""
+            if shown is None and now.moves:
+                await note_limits(cluster, now.racks)
+            rate = await rate_of(cluster)
+            copies = samples.copies(now, asyncio.get_running_loop().time(), rate)
+            if self._as_json:
+                print(json.dumps(_data(now, copies), ensure_ascii=False), flush=True)
+            elif now.moves and copies != shown:
+                _print(now, copies)
+            if now.moves:
+                shown = copies
+            if not now.moves:
+                break
+            await asyncio.sleep(INTERVAL_S)
+        if not self._as_json:
+            say("No partition is being reassigned." if shown is None else "All moves are done.")
 
 
 def _of_plan(now: Situation, plan: Collection[TopicPartition] | None) -> Situation:

@@ -22,6 +22,9 @@ from tidelog.model.errors import ErrorCode
 PAUSE_S = 0.3
 """The time between two questions."""
 
+SAY_AFTER_S = 2.0
+"""How long a question may take before a line says that no controller answers."""
+
 SILENT_S = 60.0
 """How long no controller may answer before the wait ends with an error."""
 
@@ -50,7 +53,7 @@ async def resize_and_wait(
         while not request.done():
             await asyncio.wait([request], timeout=PAUSE_S)
             if not request.done():
-                states = await _states(cluster, counts)
+                states = await _states(cluster, counts, told)
                 if states is None:
                     _say_silent(told, cluster.settings.default_api_timeout_ms / 1000)
                 _say(states, told)
@@ -80,12 +83,29 @@ def _is_open(outcome: Outcome) -> bool:
     return outcome is not None and outcome.code == ErrorCode.REQUEST_TIMED_OUT
 
 
-async def _states(cluster: Cluster, names: Mapping[str, int]) -> States | None:
+async def _states(
+    cluster: Cluster, names: Mapping[str, int], told: dict[str, str]
+) -> States | None:
     """Return what the controller says now; None if it does not answer."""
     try:
-        return await describe_resizes(cluster, names)
+        at_most_s = cluster.settings.default_api_timeout_ms / 1000
+        return await _answered(cluster, names, told, at_most_s)
     except ClientError:
         return None
+
+
+async def _answered(
+    cluster: Cluster, names: Mapping[str, int], told: dict[str, str], at_most_s: float
+) -> States | None:
+    """Return what the controller says now, and say soon that it does not answer."""
+    asking = asyncio.ensure_future(describe_resizes(cluster, names))
+    try:
+        await asyncio.wait([asking], timeout=SAY_AFTER_S)
+        if not asking.done():
+            _say_silent(told, at_most_s)
+        return await asking
+    finally:
+        asking.cancel()
 
 
 async def _until_ended(
@@ -97,7 +117,7 @@ async def _until_ended(
     answered_at = loop.time()
     while before.keys() - ended.keys():
         try:
-            states = await describe_resizes(cluster, before)
+            states = await _answered(cluster, before, told, SILENT_S)
         except ClientError:
             if loop.time() - answered_at > SILENT_S:
                 raise
