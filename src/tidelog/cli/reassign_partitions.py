@@ -137,7 +137,7 @@ def _work(
         aware = not flags["disable_rack_aware"]
         return lambda cluster: actions.generate(cluster, topics, brokers, aware, as_json), None
     if action == "--watch":
-        watched = watching.Watch(targets, as_json)
+        watched = watching.MovesWatch(targets, as_json)
         return watched.until_done, lambda: watched.waits_for
     if action == "--revert":
         return lambda cluster: actions.revert(cluster, targets, as_json), None

@@ -26,7 +26,7 @@ CLEAR = "\033[H\033[J"
 """What clears a terminal."""
 
 
-class Watch:
+class MovesWatch:
     """The running moves of a plan, or (None) all, shown until they are done.
 
     ``as_json`` prints one line of JSON for each sample.
