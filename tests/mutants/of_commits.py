@@ -8,6 +8,7 @@ COMMITS = "tests/component/client/test_reader_commits.py"
 ENTERED = "tests/component/client/test_entered_generations.py"
 RESETS = "tests/component/client/test_first_positions.py"
 CONSUMER = "tests/component/aio/test_commits.py"
+CANCELLED = "tests/component/aio/test_cancelled_polls.py"
 ASIDE = "tests/component/blocking/test_commits_aside.py"
 
 MUTANTS = (
@@ -97,9 +98,9 @@ MUTANTS = (
     ),
     Mutant(
         "a member that ends while it joins gives its partitions up twice",
-        "src/tidelog/client/groups/group_reader.py::GroupReader.give_up",
-        "            has_called = self._has_given_up and not self.member.is_cooperative\n",
-        "            has_called = False\n",
+        "src/tidelog/client/groups/group_reader.py::GroupReader._begin_to_give_up",
+        "        has_called = self._has_given_up and not self.member.is_cooperative\n",
+        "        has_called = False\n",
         ENTERED,
     ),
     Mutant(
@@ -178,6 +179,34 @@ MUTANTS = (
         "        if not terms.left_s():\n",
         "        if False:\n",
         COMMITS,
+    ),
+    Mutant(
+        "a cancelled poll calls off the commit of the former subscription",
+        "src/tidelog/aio/consumer.py::Consumer.leave_former",
+        "        await self._left.go_on(autocommit, timeout_ms)\n",
+        "        await self._left.leave(autocommit, timeout_ms)\n",
+        CANCELLED,
+    ),
+    Mutant(
+        "a callback that a cancelled poll has cancelled is called again",
+        "src/tidelog/client/groups/group_reader.py::GroupReader.give_up",
+        "            if self._last_calls is None:\n",
+        "            if True:\n",
+        CANCELLED,
+    ),
+    Mutant(
+        "a consumer joins its group after it was closed",
+        "src/tidelog/aio/consumer.py::Consumer._refuse_ended",
+        "        if self._is_closing:\n",
+        "        if False:\n",
+        CANCELLED,
+    ),
+    Mutant(
+        "a close closes the connections under a poll that leaves a group",
+        "src/tidelog/aio/left_readers.py::LeftReaders._other_ended",
+        "        if not self._one.locked():\n",
+        "        if True:\n",
+        CANCELLED,
     ),
     Mutant(
         "a cancelled end waits for commits",

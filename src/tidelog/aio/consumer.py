@@ -24,12 +24,12 @@ from tidelog.aio.consumer_hooks import Call, ConsumerHooks, call_here
 from tidelog.aio.consumer_settings import settings_of
 from tidelog.aio.consumer_types import PartitionKeyRebalanceListener
 from tidelog.aio.left_readers import LeftReaders
+from tidelog.aio.new_readers import new_member, new_reader
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, ConfigurationRefused, Wakeup, WrongState
 from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.consumer_record import ConsumerRecord, decoded
 from tidelog.client.fetching.record_queue import RecordQueue
-from tidelog.client.fetching.resets import OffsetReset
 from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.groups.self_assigned import SelfAssigned
@@ -130,8 +130,11 @@ class Consumer(ConsumerCommits):
             await self._cluster.close()
 
     async def leave_former(self, autocommit: bool = True, timeout_ms: float = CLOSE_MS) -> None:
-        """Leave the groups of former subscriptions; see ``close``."""
-        await self._left.leave(autocommit, timeout_ms)
+        """Leave the groups of former subscriptions; a cancelled call leaves the rest to the next.
+
+        Waits up to ``timeout_ms`` for commits, as ``close`` does.
+        """
+        await self._left.go_on(autocommit, timeout_ms)
 
     # Subscription
 
@@ -202,51 +205,34 @@ class Consumer(ConsumerCommits):
         self._refuse_closed()
         await self.start()
         if self._left and not self._hooks.is_in_callback:
+            self._refuse_ended()
             await self.leave_former()
             self._queue.drop()
         while self._pattern is not None and self._watching is None:
             pattern = self._pattern
             topics = await self._matching(pattern)
+            self._refuse_ended()
             if pattern is self._pattern and self._watching is None:
                 self._member_of(topics)
                 watch = self._watch_pattern(pattern)
                 self._watching = asyncio.get_running_loop().create_task(watch)
         if self._reader is not None:
             return self._reader
+        # A member that joins after ``close`` would stay in its group.
+        self._refuse_ended()
         settings = self.settings
         if self._partitions is None and not self._topics and self._pattern is None:
             raise WrongState("the consumer has not subscribed to topics nor assigned partitions")
-        if self._partitions is not None or settings.group_id is None:
-            alone = SelfAssigned(self._cluster, settings.group_id)
-            if self._partitions is not None:
-                alone.assign(self._partitions)
-            self._member = alone
-        else:
-            self._member = GroupMember(
-                self._cluster, settings.group_id, self._topics, **settings.of_member()
-            )
-        self._reader = self._reader_of(self._member)
-        return self._reader
-
-    def _reader_of(self, member: GroupMember | SelfAssigned) -> GroupReader:
-        settings = self.settings
-        member.subscribe(self._topics)
-        reader = GroupReader(
-            self._cluster,
-            member=member,
-            hooks=self._hooks,
-            reset=OffsetReset(settings.auto_offset_reset),
-            isolation=settings.isolation,
-            auto_commit_ms=settings.auto_commit_ms,
-            options=settings.of_fetches(),
-            prefetch_bytes=settings.fetch_buffer_bytes,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
-            rebalance_timeout_ms=settings.max_poll_interval_ms,
-            is_aware=settings.enable_ordered_delivery,
-        )
+        member = new_member(self._cluster, settings, self._topics, self._partitions)
+        reader = new_reader(self._cluster, settings, member, self._hooks)
         reader.controls.pause_only(self._paused)
         reader.controls.seek_first(self._sought)
+        self._member, self._reader = member, reader
         return reader
+
+    def _refuse_ended(self) -> None:
+        if self._is_closing:
+            raise WrongState("this consumer is closed: open another one")
 
     async def _watch_pattern(self, pattern: re.Pattern[str]) -> None:
         while True:

@@ -11,6 +11,7 @@ import contextlib
 
 from tidelog.client.errors import ClientError
 from tidelog.client.groups.group_reader import GroupReader
+from tidelog.runtime.tasks import call_off, retrieve_error
 
 
 class LeftReaders:
@@ -18,29 +19,84 @@ class LeftReaders:
 
     def __init__(self) -> None:
         self._readers: list[GroupReader] = []
+        """Those that have not ended."""
         self.leaving: GroupReader | None = None
         """The reader whose partitions are given up, for commits in callbacks."""
+        self._one = asyncio.Lock()
+        """Held while ``go_on`` ends readers."""
+        self._until = 0.0
+        """When ``go_on`` waits for commits no longer, on the loop's clock; 0: it has not begun."""
+        self._closing: asyncio.Task[None] | None = None
+        """The last step of a reader: nothing is called back in it."""
+        self._raised: Exception | None = None
+        """What ``go_on`` raises when all have ended."""
 
     def __bool__(self) -> bool:
         return bool(self._readers)
 
     def add(self, reader: GroupReader) -> None:
-        """End this one with the next call of ``leave``."""
+        """End this one with the next call of ``go_on`` or ``leave``."""
         self._readers.append(reader)
+
+    async def go_on(self, autocommit: bool, timeout_ms: float) -> None:
+        """Commit, call back, and leave the groups of all; the consumer goes on with another reader.
+
+        Waits up to ``timeout_ms`` for commits, apart from the time of callbacks. The first
+        exception of a callback is raised when all have ended. A cancelled call leaves the rest to
+        the next one, in the same time: no commit is called off, and nothing is called back twice.
+        """
+        async with self._one:
+            if not self._until:
+                self._until = asyncio.get_running_loop().time() + timeout_ms / 1000
+            while self._readers:
+                reader = self._readers[-1]
+                if self._closing is None:
+                    try:
+                        await self._give_up(reader, autocommit)
+                    except Exception as error:
+                        self._raised = self._raised or error
+                    closing = reader.close(self._until)
+                    self._closing = asyncio.get_running_loop().create_task(closing)
+                    self._closing.add_done_callback(retrieve_error)
+                with contextlib.suppress(ClientError):
+                    await asyncio.shield(self._closing)
+                self._closing = None
+                with contextlib.suppress(ValueError):
+                    # A cancelled ``leave`` has taken it.
+                    self._readers.remove(reader)
+            self._until = 0.0
+            raised, self._raised = self._raised, None
+            if raised is not None:
+                raise raised
+
+    async def _give_up(self, reader: GroupReader, autocommit: bool) -> None:
+        self.leaving = reader
+        until = self._until
+        try:
+            # ``leave`` may have less time.
+            self._until += await reader.give_up(until, commits=autocommit) - until
+            # Commits of its last callback: cancelled here, the next call waits for them.
+            await reader.commits.settle(self._until)
+        finally:
+            self.leaving = None
 
     async def leave(
         self, autocommit: bool, timeout_ms: float, present: GroupReader | None = None
     ) -> None:
-        """Commit, call back, and leave the groups of all, and of ``present`` after them.
+        """Do that with all, and with ``present`` after them: the consumer ends.
 
-        Waits up to ``timeout_ms`` for commits, apart from the time of callbacks. The first
-        exception of a callback is raised when all have ended. A cancelled call waits for no commit
-        any more, and calls nothing back.
+        What ``go_on`` does in another task ends first, within the same time. A cancelled call waits
+        for no commit any more, and calls nothing back: it closes every reader.
         """
-        until: float | None = asyncio.get_running_loop().time() + timeout_ms / 1000
+        until: float | None = None
+        raised: BaseException | None = self._raised
+        begins = asyncio.get_running_loop().time()
+        try:
+            until = await self._other_ended(begins + timeout_ms / 1000)
+        except asyncio.CancelledError as cancelled:
+            raised = cancelled
         readers = [*([] if present is None else [present]), *self._readers]
         self._readers = []
-        raised: BaseException | None = None
         while readers:
             try:
                 until = await self._leave(readers.pop(), until, autocommit)
@@ -50,6 +106,22 @@ class LeftReaders:
                 raised = error if raised is None else raised
         if raised is not None:
             raise raised
+
+    async def _other_ended(self, until: float) -> float:
+        """Wait for what ``go_on`` does in another task; until then it may wait for commits.
+
+        Returns a later time: callbacks and LeaveGroup use up none.
+        """
+        if not self._one.locked():
+            return until
+        self._until = min(until, self._until)
+        commits = self._readers[-1].commits
+        await commits.settle(until)
+        await call_off(commits.tasks())
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        async with self._one:
+            return until + loop.time() - began
 
     async def _leave(
         self, reader: GroupReader, until: float | None, autocommit: bool

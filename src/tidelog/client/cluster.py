@@ -19,14 +19,14 @@ from tidelog.client.connecting.connection import (
 )
 from tidelog.client.connections import BrokerConnections
 from tidelog.client.connections import ClusterSettings as ClusterSettings
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.errors import ClientError, Refused, WrongState
 from tidelog.client.found_coordinators import LATE_MS, FoundCoordinators
 from tidelog.client.metadata import ClusterMetadata, Partition, Topic
 from tidelog.client.retries import is_worth_retrying, retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, why_invalid
 from tidelog.protocol import messages
-from tidelog.runtime.tasks import retrieve_error
+from tidelog.runtime.tasks import retrieve_error, shared
 
 Result = TypeVar("Result")
 
@@ -223,7 +223,7 @@ class Cluster(BrokerConnections):
             task = asyncio.get_running_loop().create_task(self._ask(create))
             task.add_done_callback(retrieve_error)
             self._refreshing = task
-        await asyncio.shield(self._refreshing)
+        await shared(self._refreshing, WrongState("this client is closed: open another one"))
 
     async def _ask(self, create: bool) -> None:
         names = sorted(self._wanted)

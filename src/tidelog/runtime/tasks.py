@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
 async def call_off(tasks: Iterable[asyncio.Future[Any]]) -> None:
@@ -20,6 +22,20 @@ async def call_off(tasks: Iterable[asyncio.Future[Any]]) -> None:
     for task in called:
         task.cancel()
     await asyncio.gather(*called, return_exceptions=True)
+
+
+async def shared(task: asyncio.Task[Result], called_off: Exception) -> Result:
+    """Await a task that others await, too: a caller that is cancelled does not end it.
+
+    Raises ``called_off`` where the task was cancelled, and its caller was not.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        caller = asyncio.current_task()
+        if not task.cancelled() or (caller is not None and caller.cancelling()):
+            raise
+        raise called_off from None
 
 
 def retrieve_error(task: asyncio.Task[Any]) -> None:

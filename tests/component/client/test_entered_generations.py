@@ -116,6 +116,10 @@ def reader_of(member: Member, listener: Listener, auto_commit_ms: int | None = 1
     return reader
 
 
+def reads(member: Member) -> None:
+    member._standing = MemberStatus(MemberState.READING, "m", 1)
+
+
 async def poll_until(reader: GroupReader, condition: Callable[[], bool]) -> None:
     """Poll, whatever the lookup of positions says, until something is so."""
     async with asyncio.timeout(60):
@@ -171,6 +175,106 @@ def test_a_poll_that_is_cancelled_during_the_commit_leaves_the_rest_to_the_next_
         assert listener.calls[:2] == ALL
         assert reader.given == [KEPT, ADDED]
         await reader.close()
+
+    asyncio.run(story())
+
+
+def test_cancelled_polls_begin_one_commit_of_what_a_member_gives_up() -> None:
+    """Each of them began another one, without a limit."""
+
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        reader = reader_of(member, listener)
+        await poll_until(reader, lambda: member.joins > 0)
+        member.answered.clear()
+        reader.fetcher.seek(GONE, 7)
+        member.others.set()
+        await turns_of_the_loop()
+        for _ in range(20):
+            poll = asyncio.create_task(reader.poll(0))
+            await turns_of_the_loop()
+            assert not poll.done()
+            poll.cancel()
+            await asyncio.wait([poll])
+        assert len(reader.commits.tasks()) == 1
+        member.answered.set()
+        await poll_until(reader, lambda: len(listener.calls) > 1)
+        assert [each for each in member.committed if each.get(GONE) == 7] == [{GONE: 7}]
+        await reader.close()
+
+    asyncio.run(story())
+
+
+def test_what_the_application_has_sought_since_is_committed_after_a_cancelled_poll() -> None:
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        reader = reader_of(member, listener)
+        await poll_until(reader, lambda: member.joins > 0)
+        member.answered.clear()
+        reader.fetcher.seek(GONE, 7)
+        member.others.set()
+        await turns_of_the_loop()
+        poll = asyncio.create_task(reader.poll(0))
+        await turns_of_the_loop()
+        poll.cancel()
+        await asyncio.wait([poll])
+        reader.fetcher.seek(GONE, 3)
+        member.answered.set()
+        await poll_until(reader, lambda: len(listener.calls) > 1)
+        assert [each[GONE] for each in member.committed if GONE in each] == [7, 3]
+        await reader.close()
+
+    asyncio.run(story())
+
+
+def test_a_poll_does_not_wait_for_the_commit_of_the_end() -> None:
+    """It waited as long as the end did, whatever its own time."""
+
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        reader = reader_of(member, listener)
+        await poll_until(reader, lambda: member.joins > 0)
+        member.answered.clear()
+        reader.fetcher.seek(KEPT, 9)
+        reader.fetcher.seek(GONE, 7)
+        member.others.set()
+        await turns_of_the_loop()
+        poll = asyncio.create_task(reader.poll(0))
+        await until(lambda: member.committed and GONE in member.committed[-1])
+        end = asyncio.create_task(reader.give_up(soon()))
+        await turns_of_the_loop()
+        member.answered.set()
+        member.answered = asyncio.Event()
+        with pytest.raises(ClientError, match="closed"):
+            async with asyncio.timeout(30):
+                await poll
+        assert not end.done() and member.committed[-1] == {KEPT: 9}
+        member.answered.set()
+        await end
+        await reader.close(soon())
+
+    asyncio.run(story())
+
+
+def test_a_poll_that_waits_for_records_ends_with_its_reader() -> None:
+    async def story() -> None:
+        listener, member = Listener(), Member()
+        reads(member)
+        reader = reader_of(member, listener, None)
+        reader.generation.has_begun = True
+        reader.step_ms = 10**7
+        poll = asyncio.create_task(reader.poll(10**8))
+        await turns_of_the_loop()
+        member.answered.clear()
+        asked = asyncio.ensure_future(reader.commits.exactly({KEPT: Position(6)}))
+        end = asyncio.create_task(reader.give_up(soon()))
+        with pytest.raises(ClientError, match="closed"):
+            async with asyncio.timeout(30):
+                await poll
+        assert not end.done()
+        member.answered.set()
+        await asyncio.gather(asked, end)
+        await reader.close(soon())
 
     asyncio.run(story())
 
@@ -253,7 +357,7 @@ def test_the_end_of_a_reader_waits_for_commits_that_were_asked_for(
 
     async def story() -> None:
         listener, member = Listener(), Member()
-        member._standing = MemberStatus(MemberState.READING, "m", 1)
+        reads(member)
         reader = reader_of(member, listener, auto_commit_ms)
         member.answered.clear()
         asked = [

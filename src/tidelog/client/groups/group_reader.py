@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Container, Iterable
+from functools import partial
 from math import ceil
 
 from tidelog.client.cluster import Cluster
@@ -135,6 +136,8 @@ class GroupReader:
         """Whether the callbacks before the next join have begun, and its automatic commit."""
         self._calling = asyncio.Lock()
         """Held while callbacks run: the end waits for those of ``poll``, and goes on from there."""
+        self._last_calls: list[Callable[[], Awaitable[None]]] | None = None
+        """What the end calls back, once it has asked for its commit; None before."""
         self._is_woken = self._closed = False
 
     # What it has and where it is
@@ -334,6 +337,8 @@ class GroupReader:
 
     async def _call_back(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do what calls back, inside ``poll``: never beside another callback, nor after the end."""
+        # Before it waits, too: the end holds the lock until it has committed.
+        self._refuse_closed()
         async with self._calling:
             self._refuse_closed()
             await work()
@@ -366,29 +371,37 @@ class GroupReader:
 
         Waits for a callback of ``poll``, and for all commits that were asked for, until then on the
         loop's clock. Returns a later time instead: callbacks do not use up the time of commits.
+        After a cancellation the next call goes on from there.
         """
         self._closed = True
+        # A ``poll`` that waits for records ends.
+        self.fetcher.interrupt()
         loop = asyncio.get_running_loop()
         began = loop.time()
         async with self._calling:
             if self._joining is not None:
                 await call_off([self._joining])
-            # What an eager member gave up before its join is committed, too.
-            has_called = self._has_given_up and not self.member.is_cooperative
-            assigned = [] if has_called else self.generation.assigned
-            # Others may have what a member held that its group removed, or that had not joined
-            # again.
-            is_lost = self.member.state is MemberState.OUT
-            if assigned:
-                await (self._turns.lose_loaded() if is_lost else self._turns.flush_loaded())
-                if commits and not is_lost and self.commits.auto_ms is not None:
-                    self.commits.begin(self._turns.done_with())
+            if self._last_calls is None:
+                await self._begin_to_give_up(commits)
             until += loop.time() - began
             await self.commits.settle(until)
             began = loop.time()
-            if assigned:
-                await (self._hooks.lost if is_lost else self._hooks.revoked)(assigned)
+            while self._last_calls:
+                await self._last_calls.pop()()
             return until + loop.time() - began
+
+    async def _begin_to_give_up(self, commits: bool) -> None:
+        # What an eager member gave up before its join is committed, too.
+        has_called = self._has_given_up and not self.member.is_cooperative
+        assigned = [] if has_called else self.generation.assigned
+        # Others may have what a member held that its group removed, or that had not joined again.
+        is_lost = self.member.state is MemberState.OUT
+        if assigned:
+            await (self._turns.lose_loaded() if is_lost else self._turns.flush_loaded())
+            if commits and not is_lost and self.commits.auto_ms is not None:
+                self.commits.begin(self._turns.done_with())
+        call = self._hooks.lost if is_lost else self._hooks.revoked
+        self._last_calls = [partial(call, assigned)] if assigned else []
 
     async def _join(self) -> bool:
         """Wait for the commits, give up what is revoked, and join.

@@ -82,6 +82,7 @@ class Commits:
         self.running: asyncio.Task[None] | None = None
         """The commit that was asked for last: it is in flight, waits for those before, or ended."""
         self._automatic: asyncio.Task[None] | None = None
+        self._attempt: tuple[asyncio.Task[None], Offsets] | None = None
         self._queued: dict[asyncio.Task[None], None] = {}
         self._member = member
         self._epoch_before = epoch_before
@@ -117,8 +118,15 @@ class Commits:
         self._automatic = self._queue(terms, partial(self._tried, positions))
 
     async def attempt(self, positions: Offsets) -> None:
-        """Begin that, and wait for it as long; what fails is logged."""
-        self.begin_before_join(positions)
+        """Begin that, and wait for it as long; what fails is logged.
+
+        What a cancelled caller has begun goes on: the next call waits for it.
+        """
+        task, attempted = self._attempt or (None, {})
+        if task is None or task.done() or attempted != positions:
+            self.begin_before_join(positions)
+            assert self._automatic is not None
+            self._attempt = self._automatic, positions
         await self.settle_before_join()
 
     async def _tried(self, positions: Offsets, terms: Terms) -> None:
