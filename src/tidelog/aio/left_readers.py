@@ -24,7 +24,7 @@ class LeftReaders:
         """The reader whose partitions are given up, for commits in callbacks."""
         self._one = asyncio.Lock()
         """Held while ``go_on`` ends readers."""
-        self._until = 0.0
+        self._commits_until = 0.0
         """When ``go_on`` waits for commits no longer, on the loop's clock; 0: it has not begun."""
         self._closing: asyncio.Task[None] | None = None
         """The last step of a reader: nothing is called back in it."""
@@ -46,8 +46,8 @@ class LeftReaders:
         the next one, in the same time: no commit is called off, and nothing is called back twice.
         """
         async with self._one:
-            if not self._until:
-                self._until = asyncio.get_running_loop().time() + timeout_ms / 1000
+            if not self._commits_until:
+                self._commits_until = asyncio.get_running_loop().time() + timeout_ms / 1000
             while self._readers:
                 reader = self._readers[-1]
                 if self._closing is None:
@@ -55,7 +55,7 @@ class LeftReaders:
                         await self._give_up(reader, autocommit)
                     except Exception as error:
                         self._raised = self._raised or error
-                    closing = reader.close(self._until)
+                    closing = reader.close(self._commits_until)
                     self._closing = asyncio.get_running_loop().create_task(closing)
                     self._closing.add_done_callback(retrieve_error)
                 with contextlib.suppress(ClientError):
@@ -64,19 +64,19 @@ class LeftReaders:
                 with contextlib.suppress(ValueError):
                     # A cancelled ``leave`` has taken it.
                     self._readers.remove(reader)
-            self._until = 0.0
+            self._commits_until = 0.0
             raised, self._raised = self._raised, None
             if raised is not None:
                 raise raised
 
     async def _give_up(self, reader: GroupReader, autocommit: bool) -> None:
         self.leaving = reader
-        until = self._until
+        until = self._commits_until
         try:
             # ``leave`` may have less time.
-            self._until += await reader.give_up(until, commits=autocommit) - until
+            self._commits_until += await reader.give_up(until, commits=autocommit) - until
             # Commits of its last callback: cancelled here, the next call waits for them.
-            await reader.commits.settle(self._until)
+            await reader.commits.settle(self._commits_until)
         finally:
             self.leaving = None
 
@@ -114,7 +114,7 @@ class LeftReaders:
         """
         if not self._one.locked():
             return until
-        self._until = min(until, self._until)
+        self._commits_until = min(until, self._commits_until)
         commits = self._readers[-1].commits
         await commits.settle(until)
         await call_off(commits.tasks())
