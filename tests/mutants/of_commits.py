@@ -202,13 +202,6 @@ MUTANTS = (
         CANCELLED,
     ),
     Mutant(
-        "a close closes the connections under a poll that leaves a group",
-        "src/tidelog/aio/left_readers.py::LeftReaders._other_ended",
-        "        if not self._one.locked():\n",
-        "        if True:\n",
-        CANCELLED,
-    ),
-    Mutant(
         "a cancelled end waits for commits",
         "src/tidelog/aio/left_readers.py::LeftReaders._leave",
         "            until = None\n",

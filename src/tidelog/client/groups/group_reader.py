@@ -67,6 +67,9 @@ class GroupReader:
     ``member``: instead of a member with these settings. ``is_aware=False``: as a stock consumer.
     """
 
+    _last_calls: list[Callable[[], Awaitable[None]]] | None = None
+    """What the end calls back, once it has asked for its commit; None before."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -136,8 +139,6 @@ class GroupReader:
         """Whether the callbacks before the next join have begun, and its automatic commit."""
         self._calling = asyncio.Lock()
         """Held while callbacks run: the end waits for those of ``poll``, and goes on from there."""
-        self._last_calls: list[Callable[[], Awaitable[None]]] | None = None
-        """What the end calls back, once it has asked for its commit; None before."""
         self._is_woken = self._closed = False
 
     # What it has and where it is
