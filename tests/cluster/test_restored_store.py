@@ -114,11 +114,13 @@ def restored(cluster: TidelogCluster, *arguments: str) -> tuple[int, dict[str, A
 
 
 def put_back(cluster: TidelogCluster, backup: Path, store: Path) -> None:
-    """Put a backup in the store's place, under a dead controller; wait until the next one sees."""
+    """Put a backup in the store's place, or an empty store, under a dead controller; wait until the
+    next one sees."""
     cluster.controller.kill()
     for ending in ("", "-wal", "-shm"):
         Path(f"{store}{ending}").unlink(missing_ok=True)
-    shutil.copy(backup, store)
+    if backup.exists():
+        shutil.copy(backup, store)
     cluster.controller.start()
 
     def has_gone_back() -> bool:
@@ -195,6 +197,43 @@ def test_a_restored_backup_deletes_nothing_and_is_accepted(
     cluster.controller.restart()
     write(cluster, "later", 0, 5)
     assert len(read(cluster, "later", 5)) == 5
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["a lost store", "a backup"])
+def test_what_is_acknowledged_while_a_store_waits_is_kept(tmp_path: Path, *, is_lost: bool) -> None:
+    """Broker 1 is as long as the others when it registers, and shorter when the store is accepted.
+
+    Of equal replicas the one with the lowest id would lead.
+    """
+    config = {"broker.session.timeout.ms": 3000, "min.insync.replicas": 2}
+    with TidelogCluster(tmp_path, brokers=3, config=config) as cluster:
+        ask = ("--bootstrap-server", cluster.bootstrap)
+        made = ("--create", "--topic", "kept", "--replica-assignment", "2:3:1,3:2:1")
+        assert run_tidelog("topics", *ask, *made).returncode == 0
+        values = write_to_all(cluster, "kept", 2, 0, 100)
+        store, backup = cluster.controller.folder / "metadata.db", tmp_path / "backup.db"
+        done = run_tidelog("doctor", "backup", str(backup), "--store", f"sqlite:{store}")
+        assert done.returncode == 0, done.stderr
+        cluster.brokers[1].kill()
+        cluster.until_in_sync("kept", 2)
+        values += write_to_all(cluster, "kept", 2, 100, 1)
+        if is_lost:
+            backup.unlink()
+        put_back(cluster, backup, store)
+        cluster.brokers[1].launch()
+        wait_until(
+            lambda: restored(cluster)[1].get("brokers_heard") == [1, 2, 3],
+            DEADLINE_S,
+            lambda: cluster.said("all brokers have registered"),
+            0.2,
+        )
+        # Without a controller that commands, by the leaders and ISRs that brokers know.
+        values += write_to_all(cluster, "kept", 2, 101, 100)
+        status, report = restored(cluster, "--accept")
+        assert (status, report.get("accepted")) == (0, True), report
+        cluster.until_in_sync("kept", 3)
+        values += write_to_all(cluster, "kept", 2, 201, 10)
+        assert read_all(cluster, "kept", 2, len(values)) == sorted(values)
 
 
 def test_what_is_younger_than_the_backup_comes_back_with_all_records(tmp_path: Path) -> None:

@@ -74,8 +74,8 @@ MUTANTS = (
     Mutant(
         "a partition without a replica is led, empty, by a broker that is there",
         "src/tidelog/controller/decisions/restoration.py::_restored_state",
-        "        return msgspec.structs.replace(new, isr=away or damaged)\n",
-        "        return msgspec.structs.replace(new, isr=away or damaged or list(replicas))\n",
+        "isr=away or damaged",
+        "isr=away or damaged or list(replicas)",
         "tests/unit/controller/test_restoration.py",
     ),
     Mutant(

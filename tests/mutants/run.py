@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from tests.mutants import (
     of_authorization,
+    of_acceptance,
     of_autoscaling,
     of_clients,
     of_commits,
@@ -55,6 +56,7 @@ MUTANTS = (
     *of_removal.MUTANTS,
     *of_store.MUTANTS,
     *of_late_replicas.MUTANTS,
+    *of_acceptance.MUTANTS,
     *of_messages.MUTANTS,
     *of_groups.MUTANTS,
     *of_counts.MUTANTS,

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
 from tidelog.client.connecting.connection import ClientConnection, connect
@@ -192,6 +193,17 @@ class World:
         answer = await broker.register(controller.listener_port)
         assert answer.error_code == 0
         return broker
+
+    async def registered(
+        self, controller: LoneController, broker: RecordedBroker, **changes: Any
+    ) -> Any:
+        """Register, and once more after NOT_CONTROLLER, as brokers do; the last response."""
+        for _ in range(2):
+            await until(lambda: controller.active)
+            answer = await broker.register(controller.listener_port, **changes)
+            if answer.error_code != ErrorCode.NOT_CONTROLLER:
+                return answer
+        raise AssertionError("NOT_CONTROLLER twice")
 
     async def close(self) -> None:
         for broker in self.brokers:

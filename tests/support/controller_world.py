@@ -32,7 +32,7 @@ KEPT = (
     "held",
     "seen",
     "loaded",
-    "kept_configs",
+    "kept",
     "undeletable",
     "fences",
     "unaware",

@@ -76,6 +76,7 @@ PROCESSES = (
                             fences=[REGISTER.InventoryFence(9, 10, 1, 11)],
                             birth=REGISTER.InventoryBirth(12, 13),
                             record_epoch=6,
+                            command=REGISTER.InventoryCommand(14, 15, 1, [1, 2]),
                         )
                     ],
                     configs=[REGISTER.InventoryConfig("c", "v")],
@@ -85,28 +86,32 @@ PROCESSES = (
             directory_id=C,
             log_dirs=["/a", "/b"],
             cordoned_log_dirs=["/b"],
+            broker_epoch=17,
         ),
         f"""
         00000001 02 63 {ID_B}
         02 02 70 02 68 2384 0001 00
         02 02 66 0001 0002 00
         00
-        07
+        08
           904e 01 02                          # the last life ended cleanly
           914e 0d 00000003 0000000000000004 00  # controller epoch and store revision seen
-          924e 61                             # the inventory, 97 bytes
+          924e 7a                             # the inventory, 122 bytes
             02 03 746f {ID_A}
               02 00000005 00000006 00000007 0000000000000008
                                               # partition, its epoch, leader epoch, end
-                03 904e 13 02 00000009 0000000a 01 000000000000000b 00
+                04 904e 13 02 00000009 0000000a 01 000000000000000b 00
                                               # a fence: resize epoch, count, kind, offset
                    914e 0d 0000000c 000000000000000d 00  # birth epoch and offset
                    924e 04 00000006           # leader epoch of the last record
+                   934e 16 0000000e 0000000f 00000001 03 00000001 00000002 00
+                                              # leader epoch, ISR version, leader, ISR
               01 904e 06 02 02 63 02 76 00    # c=v
           934e 04 04 312e35                   # the highest level
           944e 10 {ID_C}                      # directory id
           954e 07 03 03 2f61 03 2f62          # log directories
           964e 04 02 03 2f62                  # those that the file cordons
+          974e 08 0000000000000011            # the broker epoch that the process has
         """,
     ),
     Golden(

@@ -52,16 +52,6 @@ async def listening(world: World, node_id: int) -> RecordedBroker:
     return broker
 
 
-async def registered(controller: LoneController, broker: RecordedBroker, cluster_id: str) -> Any:
-    """Register, and once more after NOT_CONTROLLER, as brokers do; the last response."""
-    for _ in range(2):
-        await until(lambda: controller.active)
-        answer = await broker.register(controller.listener_port, cluster_id=cluster_id)
-        if answer.error_code != NOT_CONTROLLER:
-            return answer
-    raise AssertionError("NOT_CONTROLLER twice")
-
-
 async def problems(broker: RecordedBroker) -> list[str]:
     answer = await broker.forward(messages.DescribeConditionRequest(), 0)
     kinds = [each["kind"] for each in json.loads(answer.condition)["problems"]]
@@ -85,10 +75,10 @@ def test_a_broker_of_a_cluster_shows_that_an_empty_store_is_its_lost_one() -> No
         controller = await unproven(world, seams=Seams(clock=StandingClock()))
         new, old = await listening(world, 1), await listening(world, 2)
         founded = controller.cluster.cluster_id
-        assert (await registered(controller, new, "")).error_code == OK
+        assert (await world.registered(controller, new, cluster_id="")).error_code == OK
         # It waits for evidence, and there is some.
         waiting = asyncio.ensure_future(created(new, "t"))
-        assert (await registered(controller, old, OTHER)).error_code == OK
+        assert (await world.registered(controller, old, cluster_id=OTHER)).error_code == OK
         assert (controller.cluster.cluster_id, controller.cluster.past.founded_as) == (
             OTHER,
             founded,
@@ -114,7 +104,7 @@ def test_a_broker_of_a_cluster_shows_that_an_empty_store_is_its_lost_one() -> No
             assert (described.cluster_id, described.founded_as) == (OTHER, expected)
         # A third cluster is none of this store's.
         third = await listening(world, 3)
-        answer = await registered(controller, third, "third")
+        answer = await world.registered(controller, third, cluster_id="third")
         assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
         # What is lost comes first.
         assert await problems(old) == ["store_went_back", "brokers_of_another_cluster"]
@@ -130,14 +120,14 @@ def test_brokers_that_show_it_at_once_are_no_strangers() -> None:
         # One makes it the lost store; the others wait for the turn of that change.
         assert (await asyncio.gather(*shown, return_exceptions=True)).count(True) == 1
         for broker in brokers:
-            assert (await registered(controller, broker, OTHER)).error_code == OK
+            assert (await world.registered(controller, broker, cluster_id=OTHER)).error_code == OK
         assert await problems(brokers[0]) == ["store_went_back"]
         assert controller.founding.strangers() == {}
         assert statistics(controller)["brokers_of_another_cluster"] == 0
         answer = await brokers[0].forward(messages.RestoredStoreRequest(accept=True), 0)
         assert answer.error_code == OK
         for broker in brokers:
-            assert (await registered(controller, broker, OTHER)).error_code == OK
+            assert (await world.registered(controller, broker, cluster_id=OTHER)).error_code == OK
         assert await problems(brokers[0]) == []
 
     run(scenario)
@@ -167,7 +157,7 @@ def test_a_broker_that_starts_shows_it_too() -> None:
             return connection, await connection.send(asked, 0)
 
         broker = await listening(world, 1)
-        assert (await registered(controller, broker, "")).error_code == OK
+        assert (await world.registered(controller, broker, cluster_id="")).error_code == OK
         # Of a client no broker forwards it.
         assert await broker.refused(asked, 0) != OK
         assert controller.cluster.went_back is None
@@ -187,7 +177,7 @@ def test_without_evidence_the_cluster_is_founded_and_only_its_first_change_waits
         clock = StandingClock()
         controller = await unproven(world, seams=Seams(clock=clock))
         broker = await listening(world, 1)
-        assert (await registered(controller, broker, "")).error_code == OK
+        assert (await world.registered(controller, broker, cluster_id="")).error_code == OK
         waiting = asyncio.ensure_future(created(broker, "t"))
         # The session and all that changes nothing go on meanwhile.
         assert (await problems(broker)) == [] and not waiting.done()
@@ -197,7 +187,7 @@ def test_without_evidence_the_cluster_is_founded_and_only_its_first_change_waits
         # Now it has a topic: a broker of another cluster makes no lost store of it, but a case for
         # the operator. No further topic is created.
         stranger = await listening(world, 2)
-        answer = await registered(controller, stranger, OTHER)
+        answer = await world.registered(controller, stranger, cluster_id=OTHER)
         assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
         error, sentence = await created(broker, "u")
         assert error == ErrorCode.POLICY_VIOLATION and OTHER in sentence
@@ -214,7 +204,7 @@ def test_a_stranger_does_not_stop_a_cluster_that_this_process_has_not_founded() 
     async def scenario(world: World) -> None:
         controller = await world.controller()  # with proof
         broker, stranger = await world.broker(controller, 1), await listening(world, 2)
-        answer = await registered(controller, stranger, OTHER)
+        answer = await world.registered(controller, stranger, cluster_id=OTHER)
         assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
         assert await problems(broker) == ["brokers_of_another_cluster"]
         assert (await created(broker, "t"))[0] == OK
@@ -254,7 +244,7 @@ def test_a_store_without_its_cluster_id_gets_it_back_or_is_refused() -> None:
         tree = MemoryTree()
         controller = await unproven(world, tree)
         broker = await listening(world, 1)
-        assert (await registered(controller, broker, "")).error_code == OK
+        assert (await world.registered(controller, broker, cluster_id="")).error_code == OK
         assert (await created(broker, "t"))[0] == OK
         cluster_id = controller.cluster.cluster_id
         await controller.stop()
@@ -303,15 +293,15 @@ def test_a_broker_that_comes_after_the_acceptance_keeps_what_it_has() -> None:
         controller = await unproven(world)
         first, late = await listening(world, 1), await listening(world, 2)
         first.inventory = [inventory("t", 91, 3)]
-        assert (await registered(controller, first, OTHER)).error_code == OK
+        assert (await world.registered(controller, first, cluster_id=OTHER)).error_code == OK
         await until(lambda: controller.cluster.inventories.get(1) is not None)
         accept = messages.RestoredStoreRequest(accept=True)
         assert first.session is not None
         assert (await first.session.send(accept, 0)).error_code == OK
         await until(lambda: controller.active)
-        assert (await registered(controller, first, OTHER)).error_code == OK
+        assert (await world.registered(controller, first, cluster_id=OTHER)).error_code == OK
         late.inventory = [inventory("u", 92, 4)]
-        assert (await registered(controller, late, OTHER)).error_code == OK
+        assert (await world.registered(controller, late, cluster_id=OTHER)).error_code == OK
         await late.told(lambda _: "UpdateMetadata" in late.names())
         assert late.names()[:4] == [
             "OpenControlChannel",
@@ -331,7 +321,7 @@ def test_a_broker_that_comes_after_the_acceptance_keeps_what_it_has() -> None:
         assert late.session is not None
         assert (await late.session.send(accept, 0)).error_code == OK
         await until(lambda: controller.active)
-        assert (await registered(controller, late, OTHER)).error_code == OK
+        assert (await world.registered(controller, late, cluster_id=OTHER)).error_code == OK
         await until(lambda: "u" in controller.cluster.topics)
         assert await problems(late) and "replicas_late" not in await problems(late)
 

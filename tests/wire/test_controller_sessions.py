@@ -314,23 +314,34 @@ def test_damage_of_a_former_incarnation_of_the_topic_takes_nothing_out() -> None
 
 
 def test_brokers_get_no_requests_once_their_store_is_known_to_be_old() -> None:
-    """Promise 14: what an older store says may repeat a leader epoch."""
+    """Promise 14: what an older store says may repeat a leader epoch. It elects no leader, takes no
+    change of an ISR, and holds up no broker that leaves."""
 
     async def scenario(world: World) -> None:
-        controller, one, _, _ = await on_two(world)
-        one.requests.clear()
+        controller, one, two, topic_id = await on_two(world)
         three = RecordedBroker(3)
         world.brokers.append(three)
         await three.listen()
         seen = messages.BrokerRegistrationRequest.HighestSeen(1, 10**6)
         answer = await three.register(controller.listener_port, highest_seen=seen)
-        assert answer.error_code == 0
+        assert answer.error_code == ErrorCode.NOT_CONTROLLER
+        for broker in (one, two, three):
+            broker.requests.clear()
+            assert (await world.registered(controller, broker)).error_code == 0
         assert controller.cluster.went_back is not None
         # The registration of three changes metadata for all; one gets a new channel instead.
         await one.told(lambda requests: len(requests) > 0)
+        alter = messages.AlterIsrRequest
+        version = controller.cluster.isr_version(T0)
+        part = alter.PartitionData(0, 0, [1], version)
+        asked = alter(1, one.epoch, [alter.TopicData("t", [part], topic_id)])
+        assert one.session is not None
+        (found,) = (await one.session.send(asked, 0)).topics[0].partitions
+        assert found.error_code == ErrorCode.OPERATION_NOT_ATTEMPTED
         heartbeat = await one.heartbeat(want_shut_down=True)
-        assert heartbeat.error_code == 0, "the decision is made, and not sent"
-        assert controller.cluster.states[T0].leader == 2
+        assert (heartbeat.error_code, heartbeat.should_shut_down) == (0, True)
+        state = controller.cluster.states[T0]
+        assert (state.leader, state.isr) == (1, [1, 2]), "as the copy has it"
         assert set(one.names()) == {"OpenControlChannel"}
 
     run(scenario)

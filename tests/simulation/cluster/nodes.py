@@ -185,12 +185,17 @@ class ControllerNode(Node):
         self.fate_of_a_write: Callable[[], str] = lambda: ""
         self.slow_store_s = 0.0
         """How much longer a write takes."""
+        self.is_new = True
+        """Whether an empty store is that of a new cluster: False after a loss of the store."""
         self.controller: LoneController | None = None
 
     async def serve(self, process: Process) -> None:
         rng = self.world.random(f"store/{self.host}/{self.starts}")
         store = SimulatedStore(self.tree, self, process, rng)
-        self.controller = LoneController(self.configs, process.seams, store, secret_of(process))
+        secret = secret_of(process)
+        self.controller = LoneController(
+            self.configs, process.seams, store, secret, is_new=self.is_new
+        )
         await self.controller.start()
 
     def stopping(self) -> Coroutine[Any, Any, None] | None:

@@ -9,10 +9,12 @@ from typing import Any
 
 from tests.simulation.clients import read_whole, send_once
 from tests.simulation.cluster.clients import target
+from tests.simulation.history import Outcome
 from tests.simulation.scenarios.cluster import REST_SECONDS, ClusterRun
 from tests.simulation.scenarios.course import Course
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.metadata.records import PartitionState, UncleanDebt
+from tidelog.metadata.store import ROOT
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -121,6 +123,16 @@ class ScriptedRun(ClusterRun):
         self.verdict.replicas()
         return sorted(final.records)
 
+    def acknowledged(self) -> None:
+        """What was read at the end is each acknowledged record, once, and of the others none that
+        was refused."""
+        found = list(self.history.finals[-1].records.values())
+        of_topic = [x for x in self.history.writes if x.partition == self.target.name]
+        acked = {x.value for x in of_topic if x.outcome is Outcome.ACKED}
+        open_ones = {x.value for x in of_topic if x.outcome is Outcome.UNDETERMINED}
+        assert len(found) == len(set(found)), "none twice"
+        assert acked <= set(found) <= acked | open_ones
+
     async def move(self, *replicas: int) -> None:
         """Begin the move of the partition to these brokers; it is accepted."""
         request = messages.AlterPartitionReassignmentsRequest
@@ -151,6 +163,11 @@ class ScriptedRun(ClusterRun):
         self.cluster.tree.put_back(copy)
         controller.start()
         await self.until(lambda: controller.ready and controller.active, "on the old store")
+
+    async def lose_store(self) -> None:
+        """Put an empty store in the place of the present one."""
+        self.cluster.controllers[0].is_new = False
+        await self.put_back({ROOT: self.cluster.tree.copy()[ROOT]})
 
     async def restored(
         self, *, accept: bool, dropped: tuple[str, ...] = (), without: tuple[int, ...] = ()

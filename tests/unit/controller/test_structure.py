@@ -28,7 +28,7 @@ SOFT = frozenset(
         "nameless",
         "held",
         "seen",
-        "kept_configs",
+        "kept",
         "confirmed",
         "undeletable",
     }

@@ -351,6 +351,9 @@ class ControllerSession:
             directory_id=identity.directory_id,
             log_dirs=list(identity.log_dirs),
             cordoned_log_dirs=list(identity.cordoned_log_dirs),
+            # A store that was lost would begin at 1 again, and leaders count no fetch of a broker
+            # epoch that is lower than the one before.
+            broker_epoch=self.broker_epoch,
         )
 
     async def _beat(self, connection: ClientConnection) -> None:

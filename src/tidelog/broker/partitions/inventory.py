@@ -26,8 +26,9 @@ def inventory(replicas: Iterable[HostedPartition]) -> list[Any]:
 
     Damaged replicas and those on a failed disk have the end offset -1; a name that replicas of
     several topics have is there with each topic id. Each replica comes with its fences and its
-    birth, so that a restored store knows all resizes. Each topic comes with its own configurations,
-    as the first of its replicas keeps them (docs/decisions/0024).
+    birth, so that a restored store knows all resizes, and with the newest command that this process
+    has applied to it (docs/decisions/0125). Each topic comes with its own configurations, as the
+    first of its replicas keeps them (docs/decisions/0024).
     """
     request = messages.BrokerRegistrationRequest
     by_topic: dict[tuple[str, UUID], Any] = {}
@@ -50,6 +51,7 @@ def inventory(replicas: Iterable[HostedPartition]) -> list[Any]:
                 ],
                 _birth_of(partition),
                 _record_epoch_of(partition),
+                _command_of(partition),
             )
         )
     return list(by_topic.values())
@@ -75,6 +77,20 @@ def _record_epoch_of(partition: HostedPartition) -> int:
     """Return the leader epoch of the last record: a leader that wrote none has a later epoch."""
     log = partition.log
     return log.epochs.epoch_at(log.end_offset - 1) if log.end_offset > log.start_offset else -1
+
+
+def _command_of(partition: HostedPartition) -> Any:
+    """Return the newest leader and ISR that a controller has given, None where this process has
+    none: no disk has them, so a broker that restarted knows them from the next command on.
+
+    While a change of the ISR is in flight that is the ISR before it: each member has all that is
+    below the high watermark, which waits for the larger ISR.
+    """
+    state = partition.state
+    if not state.is_assigned:
+        return None
+    command = messages.BrokerRegistrationRequest.InventoryCommand
+    return command(state.leader_epoch, state.isr_version, state.leader, list(state.isr))
 
 
 def failures(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tidelog.controller.decisions.plan import WrittenPlan
+from tidelog.controller.decisions.reported_command import KeptByBrokers
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
@@ -156,8 +157,8 @@ class ClusterState:
     change of a configuration; the ``level`` of this controller; ``confirmed``, the
     (broker, partition) of marked topics whose replicas are deleted; ``suspected`` and
     ``shutting_down`` brokers; ``presumed`` ones, which registered with an earlier controller only;
-    ``kept_configs``, the configurations that brokers keep of topics that the store does not have,
-    with what the broker had seen; ``undeletable``, why a topic's nodes cannot be removed;
+    what brokers alone have ``kept`` for an acceptance; ``undeletable``, why a topic's nodes cannot
+    be removed;
     ``broken`` replicas, which a broker reported as damaged; ``diskless`` brokers, all of whose log
     directories have failed; the ``shortages`` of brokers with log directories without room; the
     logs that each broker reported at its registration (``inventories``; ``nameless`` are the
@@ -215,9 +216,7 @@ class ClusterState:
     suspected: set[int] = field(default_factory=set)
     shutting_down: set[int] = field(default_factory=set)
     presumed: set[int] = field(default_factory=set)
-    kept_configs: dict[UUID, tuple[tuple[int, int], dict[str, str]]] = field(
-        default_factory=dict, compare=False
-    )
+    kept: KeptByBrokers = field(default_factory=KeptByBrokers, compare=False)
     undeletable: dict[str, str] = field(default_factory=dict, compare=False)
     broken: set[tuple[int, TopicPartition]] = field(default_factory=set)
     diskless: set[int] = field(default_factory=set)

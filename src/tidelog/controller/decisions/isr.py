@@ -78,6 +78,7 @@ def alter_isr(
         version = cluster.isr_version(tp)
         if error is not ErrorCode.NONE or state is None:
             is_shown = state is not None and (knows_configs or not state.eligible_replicas)
+            is_shown = is_shown and cluster.went_back is None
             outcomes.append(Outcome(error, state, version) if is_shown else Outcome(error))
             continue
         seen.add(tp)
@@ -121,6 +122,10 @@ def _assigned(
 
 
 def _why_not(cluster: ClusterState, leader: int, proposal: Proposal) -> ErrorCode:
+    if cluster.went_back is not None:
+        # An older store cannot say which ISR is the present one, and the acceptance goes by that:
+        # the change stays in flight, and the leader counts its former members.
+        return ErrorCode.OPERATION_NOT_ATTEMPTED
     tp = proposal.where
     state = cluster.states.get(tp)
     if state is None or not cluster.replicas(tp):

@@ -31,6 +31,7 @@ from tidelog.controller.decisions.cluster import (
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.incarnations import is_of_another
+from tidelog.controller.decisions.reported_command import Commands
 from tidelog.controller.decisions.settlement import settle_all
 from tidelog.controller.decisions.uncertain_replicas import noted, noted_damage, unread_states
 from tidelog.metadata import layout
@@ -61,7 +62,9 @@ class Registration:
     Replicas without a topic id are ``nameless``; ``damaged`` ones are in neither. ``held`` has the
     names of all topic ids, ``kept_configs`` the configurations that replicas keep of their topics.
     ``seen`` is the highest (controller epoch, store revision) that the broker has ever seen.
-    ``log_dirs`` and ``cordoned_log_dirs`` are the values of its file (KIP-1066).
+    ``log_dirs`` and ``cordoned_log_dirs`` are the values of its file (KIP-1066). ``commands`` are
+    the newest ones that this process has for its replicas, damaged ones too; ``broker_epoch`` is
+    the one that it has, -1 before its first registration.
     """
 
     broker: int
@@ -79,6 +82,8 @@ class Registration:
     seen: tuple[int, int] = (-1, -1)
     log_dirs: tuple[str, ...] = ()
     cordoned_log_dirs: tuple[str, ...] = ()
+    commands: Commands = field(default_factory=dict)
+    broker_epoch: int = -1
 
 
 def register(
@@ -91,11 +96,14 @@ def register(
     registered = cluster.brokers.get(request.broker)
     incarnation = layout.id_text(request.incarnation)
     same_incarnation = registered is not None and registered.incarnation_id == incarnation
-    epoch = cluster.counters.get(layout.BROKER_EPOCH, 0) + 1
+    last = cluster.counters.get(layout.BROKER_EPOCH, 0)
+    epoch = registered.broker_epoch if same_incarnation and registered is not None else last + 1
+    if epoch < request.broker_epoch:
+        # Of a store that this one is an older copy of, or that was lost: no leader would count what
+        # the broker fetches in a lower one.
+        epoch = max(last + 1, request.broker_epoch)
     writes: list[Write] = []
-    if same_incarnation and registered is not None:
-        epoch = registered.broker_epoch
-    else:
+    if epoch > last:
         writes.append(Put(layout.BROKER_EPOCH, Counter(epoch)))
     node = _node(request, epoch, incarnation, wall_ms)
     # The time of registration alone is no change: after a failover each broker registers again,
@@ -148,12 +156,49 @@ def _why_newer_incarnation(
     return None
 
 
+def _why_newer_state(
+    cluster: ClusterState,
+    request: Registration,
+    tp: TopicPartition,
+    topic_id: UUID,
+    state: PartitionState,
+) -> str | None:
+    """Return a clause if a broker has records, or a command, of a state newer than the stored one.
+
+    A node that another program made again has a lower version: one with the ISR that the broker
+    has is none the worse for it, and a damaged one is judged by itself.
+    """
+    end, command = request.inventory[topic_id, tp.partition], request.commands.get((topic_id, tp))
+    if end.leader_epoch > state.leader_epoch:
+        return (
+            f"broker {request.broker} has records of {tp} of leader epoch {end.leader_epoch}, the "
+            f"store is at {state.leader_epoch}"
+        )
+    if command is None or command.leader_epoch < state.leader_epoch:
+        return None
+    if command.leader_epoch > state.leader_epoch:
+        return (
+            f"broker {request.broker} has a command for {tp} of leader epoch "
+            f"{command.leader_epoch}, the store is at {state.leader_epoch}"
+        )
+    if (
+        command.isr_version > cluster.isr_version(tp)
+        and set(command.isr) != set(state.isr)
+        and layout.state(*tp) not in cluster.damaged
+    ):
+        return (
+            f"broker {request.broker} has the ISR {list(command.isr)} of {tp}, version "
+            f"{command.isr_version}, the store is at {state.isr}, version {cluster.isr_version(tp)}"
+        )
+    return None
+
+
 def why_gone_back(cluster: ClusterState, request: Registration) -> str | None:
     """Return a sentence if a broker knows more than this store, or None.
 
     The broker has seen a higher controller epoch, or a higher revision than the store had when a
-    controller of the epoch that the broker saw wrote to it last; or one of its logs has a higher
-    leader epoch than its partition ever had.
+    controller of the epoch that the broker saw wrote to it last; or one of its logs, or a command
+    that it was given, has a higher leader epoch, or a newer ISR, than its partition ever had.
     """
     epoch, revision = request.seen
     highest = cluster.revision if epoch == cluster.controller_epoch else cluster.loaded.revision
@@ -172,12 +217,11 @@ def why_gone_back(cluster: ClusterState, request: Registration) -> str | None:
             break
         if node is not None and end.partition_epoch not in (-1, node.partition_epoch):
             continue
-        if state is not None and end.leader_epoch > state.leader_epoch:
-            why = (
-                f"broker {request.broker} has records of {tp} of leader epoch "
-                f"{end.leader_epoch}, the store is at {state.leader_epoch}"
-            )
-            break
+        if state is not None:
+            newer = _why_newer_state(cluster, request, tp, topic_id, state)
+            if newer is not None:
+                why = newer
+                break
     if why is None:
         return None
     return (
@@ -226,8 +270,11 @@ def take_out(cluster: ClusterState, new: Collection[TopicPartition]) -> Decision
 
 
 def leads_what_others_could(cluster: ClusterState, broker: int) -> bool:
-    """Return whether a leaving broker leads a partition that has another fit ISR member."""
-    return any(
+    """Return whether a leaving broker leads a partition that has another fit ISR member.
+
+    In an older copy of the store no other one is elected: there is nothing to wait for.
+    """
+    return cluster.went_back is None and any(
         state.leader == broker
         and (set(state.isr) & cluster.fit & set(cluster.replicas(tp))) - {broker}
         for tp, state in cluster.states.items()

@@ -6,7 +6,8 @@ stored ISR is used, and every replica of a known topic keeps its records:
 
 | a partition | result |
 |---|---|
-| replicas reported | the one with the highest (leader epoch, end offset) leads, flagged |
+| replicas reported | the leader of the newest command leads, flagged, with its ISR |
+| | (``newest_commands``), otherwise the highest (leader epoch, end offset) |
 | their broker is not assigned | it joins the assignment: the partition moved after the backup |
 | it is a target of a move | it joins only if it leads; the move goes on (KIP-455) |
 | it was moved away before the backup, and not stopped yet | it joins only if it leads |
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -30,6 +32,7 @@ from tidelog.controller.decisions.decision import Decision, Put, Remove, Request
 from tidelog.controller.decisions.ended_data import JUMP, remembered
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.losses import most_debts, with_debts
+from tidelog.controller.decisions.newest_commands import Successor, newest_command, successor
 from tidelog.controller.decisions.restoration_report import (
     ends_of,
     missing_brokers,
@@ -200,33 +203,51 @@ def restored_topic(
     assignment = dict(node.partitions)
     debts: dict[int, UncleanDebt] = {}
     standing = set() if history is None else set(history.unclean)
+    topic_id = cluster.topic_id(name)
+    if history is not None:
+        topic_id = layout.parse_id(history.topic_id) or topic_id
     for index in sorted(ends):
         tp = TopicPartition(name, index)
         outside = _outside(cluster, tp, history, ends[index])
         others = sorted(ends[index].keys() - set(assignment[index]) - outside)
         assignment[index] = [*assignment[index], *others]
         least = new.epochs.leader_epochs_above
-        state = _restored_state(cluster, tp, assignment[index], ends[index], least)
-        if state.leader not in (NO_LEADER, *assignment[index]):
-            assignment[index].append(state.leader)
-        if state.leader != NO_LEADER:
-            standing.add(index)
-            if len(standing) > most_debts(len(assignment[index])):
-                standing.remove(index)
-                # Elected when other debts are handled: by comparison, as after an unclean return.
-                state = msgspec.structs.replace(
-                    state,
-                    leader=NO_LEADER,
-                    is_unclean_leader=False,
-                    unclean_members=[x for x in ends[index] if x in assignment[index]] or state.isr,
-                )
+        state, next_one = _restored_state(
+            cluster, topic_id, tp, assignment[index], ends[index], least
+        )
+        # Also of a member that is not here: when it comes, it leads.
+        assignment[index] += [x for x in state.isr if x not in assignment[index]]
+        if next_one is not None and state.is_unclean_leader:
+            owes = index in standing or len(standing) < most_debts(len(assignment[index]))
+            if owes:
+                standing.add(index)
+            else:
+                state = _without_room(state, next_one, ends[index])
         states += new.of(tp, ends[index])
         states.append(put_state(cluster, tp, state))
-        if state.leader != NO_LEADER:
+        if state.is_unclean_leader:
             debts[index] = UncleanDebt(state.leader, state.leader_epoch)
     # The topic before its partitions: an unfinished acceptance finds its topics again.
     topic = msgspec.structs.replace(node, partitions=assignment)
     return [*_topic_writes(cluster, name, topic, history, debts, jump), *states]
+
+
+def _without_room(
+    state: PartitionState, next_one: Successor, ends: Mapping[int, LogEnd]
+) -> PartitionState:
+    """Return a partition's state where its topic has no room for one more debt record.
+
+    A leader that goes on by its command lost nothing, and leads. Any other is elected when other
+    debts are handled: by comparison, as after an unclean return.
+    """
+    if next_one.is_certain:
+        return msgspec.structs.replace(state, is_unclean_leader=False)
+    return msgspec.structs.replace(
+        state,
+        leader=NO_LEADER,
+        is_unclean_leader=False,
+        unclean_members=[x for x in ends if x in next_one.candidates],
+    )
 
 
 def _outside(
@@ -288,6 +309,9 @@ def _why_not(cluster: ClusterState, without: Collection[int]) -> RequestRefusal 
     epochs = [end.leader_epoch for ends in cluster.inventories.values() for end in ends.values()]
     epochs += [state.leader_epoch for state in cluster.states.values()]
     epochs += [epoch for epoch, _ in cluster.seen.values()]
+    epochs += [
+        x.leader_epoch for of_broker in cluster.kept.commands.values() for x in of_broker.values()
+    ]
     if max(epochs, default=0) > MAX_EPOCH - 2 * JUMP:
         return RequestRefusal(ErrorCode.UNKNOWN_SERVER_ERROR, "There are no higher epochs left.")
     return None
@@ -295,29 +319,35 @@ def _why_not(cluster: ClusterState, without: Collection[int]) -> RequestRefusal 
 
 def _restored_state(
     cluster: ClusterState,
+    topic_id: UUID,
     tp: TopicPartition,
     replicas: list[int],
     ends: dict[int, LogEnd],
     least_epoch: int,
-) -> PartitionState:
+) -> tuple[PartitionState, Successor | None]:
+    """Return the state of one partition, and the election that it has."""
     stored = cluster.states.get(tp)
+    newest = newest_command(cluster, topic_id, tp, ends)
     highest = max((end.leader_epoch for end in ends.values()), default=-1)
+    if newest is not None:
+        highest = max(highest, newest.command.leader_epoch)
     epoch = max(highest, least_epoch, -1 if stored is None else stored.leader_epoch) + JUMP
     targets = None if stored is None else stored.target_replicas
     new = PartitionState(NO_LEADER, epoch, cluster.controller_epoch, [], target_replicas=targets)
     present = present_brokers(cluster)
-    able = [broker for broker in ends if broker in present]
-    away = [broker for broker in replicas if broker not in present]
-    if able:
-        # Among equals a replica: a target of a move would have to join the assignment.
-        best = max(
-            able, key=lambda x: (ends[x].leader_epoch, ends[x].end_offset, x in replicas, -x)
-        )
-    else:
+    next_one = successor(newest, ends, present, replicas)
+    if next_one is None:
         # What is missing is not new: an unclean election begins an empty partition, if asked for.
+        away = [broker for broker in replicas if broker not in present]
         damaged = [broker for broker in replicas if (broker, tp) in cluster.broken]
-        return msgspec.structs.replace(new, isr=away or damaged)
-    return msgspec.structs.replace(new, leader=best, isr=[best], is_unclean_leader=True)
+        return msgspec.structs.replace(new, isr=away or damaged), None
+    state = msgspec.structs.replace(
+        new,
+        leader=next_one.leader,
+        isr=list(next_one.isr),
+        is_unclean_leader=next_one.leader != NO_LEADER,
+    )
+    return state, next_one
 
 
 def _topic_writes(

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
 from tidelog.controller.decisions.late_replicas import late_replicas
+from tidelog.controller.decisions.newest_commands import named_brokers
 from tidelog.controller.decisions.restored_resizes import counted
 from tidelog.controller.decisions.unknown_data import Unknown, configs_of, find
 from tidelog.metadata import layout
@@ -36,7 +37,8 @@ def report(cluster: ClusterState) -> dict[str, Any]:
 
 
 def missing_brokers(cluster: ClusterState) -> set[int]:
-    """Return the brokers that are assigned or registered, and have not reported their replicas."""
+    """Return the brokers that are assigned or registered, or that the newest commands name, and
+    that have not reported their replicas."""
     assigned = {
         broker
         for node in cluster.topics.values()
@@ -44,7 +46,7 @@ def missing_brokers(cluster: ClusterState) -> set[int]:
         for broker in replicas
     }
     assigned.update(*cluster.moves.values())
-    return (assigned | cluster.brokers.keys()) - present_brokers(cluster)
+    return (assigned | cluster.brokers.keys() | named_brokers(cluster)) - present_brokers(cluster)
 
 
 def present_brokers(cluster: ClusterState) -> set[int]:
@@ -129,13 +131,13 @@ def _resized(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     As if every broker that is missing were given up.
     """
     unknown = {one.name: one for one in find(cluster)}
+    gives_up = bool(missing_brokers(cluster))
     for name in sorted(cluster.topics.keys() | unknown.keys()):
         one = unknown.get(name)
         is_known = name in cluster.topics and (one is None or one.is_known)
         present = cluster.topics[name].partitions if is_known else {}
         ends = {x: ends_of(cluster, TopicPartition(name, x)) for x in present}
         ends |= {} if one is None else one.ends
-        gives_up = bool(missing_brokers(cluster))
         counting = counted(cluster, name, ends, is_known=is_known, gives_up_brokers=gives_up)
         if counting is not None:
             counts, _ = counting

@@ -38,7 +38,7 @@ def settle_all(
     new_epochs: Collection[TopicPartition] = (),
     uncertain: Mapping[TopicPartition, Collection[int]] = MappingProxyType({}),
 ) -> list[Write]:
-    """Return the writes that settle each partition.
+    """Return the writes that settle each partition; none while the store is an older copy.
 
     ``lost``: partitions whose replica on the restarted broker may lack committed records.
     ``allow_unclean`` overrides the topics' configuration. With ``only_with_room`` partitions are
@@ -47,6 +47,10 @@ def settle_all(
     committed records since before this event. Partitions with damaged nodes stay unchanged; in a
     topic that cannot be read a ``lost`` replica leaves the ISR, or is noted as the last of it.
     """
+    if cluster.went_back is not None:
+        # Its ISRs may have members that left them since: the acceptance elects, by what brokers
+        # report, and whatever their replicas may lack shows there.
+        return []
     writes: list[Write] = []
     debts: dict[str, dict[int, UncleanDebt]] = {}
     standing_debts: dict[str, int] = {}

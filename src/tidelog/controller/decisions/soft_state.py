@@ -79,6 +79,9 @@ def take_report(cluster: ClusterState, report: Registration) -> None:
     _take_held(cluster, report.held)
     take_configs(cluster, report.seen, report.kept_configs)
     cluster.seen[broker] = report.seen
+    if cluster.went_back is not None:
+        # For the acceptance alone: they have the size of all reports.
+        cluster.kept.commands[broker] = report.commands
     cluster.shutting_down.discard(broker)
     node = cluster.brokers.get(broker)
     is_same = node is not None and node.incarnation_id == layout.id_text(report.incarnation)
@@ -95,9 +98,9 @@ def take_configs(
     Of several brokers the one counts that has seen the newest controller epoch and revision.
     """
     for topic_id, configs in kept.items():
-        former = cluster.kept_configs.get(topic_id)
+        former = cluster.kept.configs.get(topic_id)
         if topic_id not in cluster.names and (former is None or former[0] <= seen):
-            cluster.kept_configs[topic_id] = seen, configs
+            cluster.kept.configs[topic_id] = seen, configs
 
 
 def forget_replicas(
@@ -124,7 +127,8 @@ def forget_replicas(
 def _take_held(cluster: ClusterState, held: Mapping[UUID, str]) -> None:
     """Remember the names of topic ids that a broker reported; forget those of no broker."""
     cluster.held.update(held)
-    cluster.kept_configs = {x: y for x, y in cluster.kept_configs.items() if x not in cluster.names}
+    for topic_id in cluster.kept.configs.keys() & cluster.names.keys():
+        del cluster.kept.configs[topic_id]
     if len(cluster.held) > 2 * len(cluster.topics) + KEPT_NAMES:
         there = {
             topic_id for inventory in cluster.inventories.values() for topic_id, _ in inventory
@@ -211,7 +215,10 @@ def _counts_on(cluster: ClusterState, broker: int, tp: TopicPartition) -> bool:
 
 
 def forget(cluster: ClusterState, broker: int) -> None:
-    """Forget what is known beside the store of a broker whose registration expired."""
+    """Forget what is known beside the store of a broker whose registration expired.
+
+    Not its commands: what it may have acknowledged is not to be given up unless it is named.
+    """
     for kept in (cluster.suspected, cluster.presumed, cluster.shutting_down, cluster.diskless):
         kept.discard(broker)
     cluster.shortages.pop(broker, None)

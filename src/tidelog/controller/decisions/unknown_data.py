@@ -176,7 +176,7 @@ def _is_held(cluster: ClusterState, name: str) -> bool:
 
 def configs_of(cluster: ClusterState, one: Unknown) -> dict[str, str]:
     """Return the configurations that replicas keep of a topic that the store does not know."""
-    kept = cluster.kept_configs.get(one.topic_id)
+    kept = cluster.kept.configs.get(one.topic_id)
     return {} if kept is None or one.is_known else dict(kept[1])
 
 

@@ -7,7 +7,8 @@
 - A replica with end offset -1 in the inventory is damaged: it no longer leads, and leaves ISRs that
   keep another member. Heartbeats name replicas whose damage is found later.
 - A broker that has seen a newer store shows that this one is an old copy: then the controller
-  commands no broker and deletes nothing (docs/design/metadata-store.md).
+  loads it again, with NOT_CONTROLLER meanwhile, elects no leader, commands no broker and deletes
+  nothing (docs/design/metadata-store.md). Every broker registers again, with its newest commands.
 - UNSUPPORTED_VERSION for a broker whose code does not know the level of this controller.
 - INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION (another directory under a live id),
   INVALID_REGISTRATION (no listener, a name in the inventory that no topic can have, an epoch or a
@@ -38,6 +39,7 @@ from tidelog.controller.decisions.registration import (
     why_gone_back,
     why_not,
 )
+from tidelog.controller.decisions.reported_command import Commands, ReportedCommand
 from tidelog.controller.decisions.settlement import elect_awaited
 from tidelog.controller.decisions.soft_state import take_report
 from tidelog.controller.pending import Changes, changes_of_reading
@@ -48,7 +50,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import WentBack
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import HEARTBEATS_IN_SILENCE
-from tidelog.model.epochs import leaves_room
+from tidelog.model.epochs import HIGHEST_REVISION, leaves_room
 from tidelog.model.errors import ErrorCode
 from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition, why_invalid
@@ -81,32 +83,32 @@ async def handle(
     if await controller.founding.witness(broker, registration.cluster_id):
         raise NotActive
 
-    def decide(cluster: ClusterState) -> Decision[tuple[bool, int | RequestRefusal]]:
+    def decide(cluster: ClusterState) -> Decision[tuple[bool, int | RequestRefusal | None]]:
         registered = cluster.brokers.get(broker)
         if not before:  # In the turn, and once: a decision that is made again has judged already.
             before.append(_Readable.of(cluster))
         # Before anything else: of an older store no single node is the wrong one.
-        gone_back = None if cluster.went_back else why_gone_back(cluster, registration)
-        wall_ms = controller.seams.clock.wall_ms()
-        decision = _decide(cluster, registration, wall_ms, judges=gone_back is None)
+        gone_back = _gone_back(cluster, registration)
+        if gone_back is not None:
+            # Nothing else: an older store elects no leader, and sends no broker a decision.
+            return Decision((False, None), (gone_back,))
+        decision = _decide(cluster, registration, controller.seams.clock.wall_ms())
         changed = registered is None or registered.broker_epoch != decision.answer
-        writes = decision.writes
-        if not isinstance(decision.answer, RequestRefusal) and gone_back is not None:
-            logger.error("%s", gone_back)
-            # First: no broker is sent the decision of an older store before this is durable.
-            writes = (Put(layout.WENT_BACK, WentBack(gone_back)), *writes)
-        return Decision((changed, decision.answer), writes, decision.splits)
+        return Decision((changed, decision.answer), decision.writes, decision.splits)
 
-    def received(answer: tuple[bool, int | RequestRefusal]) -> None:
+    def received(answer: tuple[bool, int | RequestRefusal | None]) -> None:
         # In the turn of the registration: the next decision could otherwise expire or replace a
         # broker that has just registered, because of its silence before.
-        if not isinstance(answer[1], RequestRefusal):
+        if isinstance(answer[1], int):
             controller.session_watch.received(broker, is_answered=False)
             controller.send(before[0].changes(controller.cluster))
             controller.store_watches.notice_damaged()
 
     before: list[_Readable] = []
     (new_incarnation, answer), _ = await controller.perform(decide, received)
+    if answer is None:  # Every broker registers again, and says what the acceptance goes by.
+        controller.lose("its store is an older copy: everything is loaded again")
+        raise NotActive
     if isinstance(answer, RequestRefusal):
         logger.warning("registration refused: %(why)s", {"why": answer.sentence})
         return messages.BrokerRegistrationResponse(error_code=answer.error)
@@ -170,15 +172,26 @@ def _accepted(
     )
 
 
+def _gone_back(cluster: ClusterState, registration: Registration) -> Put | None:
+    """Return the mark of a store that was taken for the newest, if a broker shows an older copy."""
+    if cluster.went_back is not None or why_not(cluster, registration) is not None:
+        return None
+    sentence = why_gone_back(cluster, registration)
+    if sentence is None:
+        return None
+    logger.error("%s", sentence)
+    return Put(layout.WENT_BACK, WentBack(sentence))
+
+
 def _decide(
-    cluster: ClusterState, registration: Registration, wall_ms: int, *, judges: bool
+    cluster: ClusterState, registration: Registration, wall_ms: int
 ) -> Decision[int | RequestRefusal]:
     refusal = why_not(cluster, registration)
     if refusal is not None:
         return Decision(refusal)
     # The elections of this registration already use what the broker says of itself.
     take_report(cluster, registration)
-    if judges:
+    if cluster.went_back is None:
         # It may show that a node is the wrong one: before a FULL to this broker follows from it.
         for line in judge_reports(cluster, registration.inventory, registration.held):
             logger.error("%s", line)
@@ -199,6 +212,8 @@ def invalid_name(request: messages.BrokerRegistrationRequest) -> str | None:
 def _no_room(request: messages.BrokerRegistrationRequest) -> str | None:
     """Return why the numbers that a broker has seen are refused, or None."""
     seen = request.highest_seen
+    if request.broker_epoch > HIGHEST_REVISION:
+        return f"it has the broker epoch {request.broker_epoch}, which leaves no room above it"
     if seen is None or leaves_room(seen.controller_epoch, seen.store_revision):
         return None
     return (
@@ -221,6 +236,20 @@ def _log_end(part: messages.BrokerRegistrationRequest.InventoryPartition) -> Log
         fences,
         part.record_epoch,
     )
+
+
+def _commands(request: messages.BrokerRegistrationRequest) -> Commands:
+    commands: Commands = {}
+    for topic in request.inventory:
+        for part in topic.partitions:
+            named = part.command
+            if named is not None:
+                key = topic.topic_id, TopicPartition(topic.topic_name, part.partition_index)
+                commands[key] = ReportedCommand(
+                    *(part.partition_epoch, named.leader_epoch, named.isr_version, named.leader),
+                    tuple(named.isr),
+                )
+    return commands
 
 
 def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
@@ -265,6 +294,8 @@ def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
         seen=(-1, -1) if seen is None else (seen.controller_epoch, seen.store_revision),
         log_dirs=tuple(request.log_dirs),
         cordoned_log_dirs=tuple(request.cordoned_log_dirs),
+        commands=_commands(request),
+        broker_epoch=request.broker_epoch,
     )
 
 
