@@ -51,9 +51,13 @@ from tidelog.runtime.seams import Seams
 from tidelog.storage.directory.log_directory import LogDirectory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Broker:
     """The first argument of every handler."""
+
+    offered_transactions: bool = False
+    """Whether clients may use transactions; every request with a transactional id is refused while
+    they may not. Nothing in the product sets it yet: that comes with level 1.6."""
 
     configs: ServerConfigs
     node_id: int
