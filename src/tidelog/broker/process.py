@@ -142,7 +142,7 @@ class BrokerProcess:
         broker.unaware_writers.when_seen = session.beat_soon
         self._coordinator = broker.coordinator
         self.server = self._server = Server(
-            Router([api_versions.HANDLER, *handlers.HANDLERS]),
+            Router([api_versions.HANDLER, *handlers.HANDLERS], lambda: broker.offered_transactions),
             broker,
             limits_of(configs, self.descriptors, topic_configs),
             self._secret,

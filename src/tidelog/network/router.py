@@ -257,10 +257,18 @@ class Handler:
     """The fast path of the hottest requests; ``handle`` serves those that it returns None for."""
     versions: range = range(0)
     """All of the schema, unless some are named: those of an older server."""
+    with_transactions: range = range(0)
+    """The versions, first or last, that are served only while transactions are offered."""
+    between_brokers: range = range(0)
+    """The versions in broker scope of an API whose other versions clients use."""
 
     def __post_init__(self) -> None:
         if not self.versions:
             object.__setattr__(self, "versions", codec.api_of(self.api_key).all_versions())
+
+    def scope_of(self, version: int) -> Scope:
+        """Return the scope of one version."""
+        return Scope.BROKER if version in self.between_brokers else self.scope
 
     @property
     def name(self) -> str:
@@ -338,11 +346,11 @@ class Route:
 
     def refuse_always(self, response_class: Any) -> None:
         """Refuse all requests with CLUSTER_AUTHORIZATION_FAILED, without parsing them."""
-        key = self.handler.api_key
+        key, scope = self.handler.api_key, self.handler.scope_of(self.version)
 
         def refuse(_: Any, __: Any, context: RequestContext) -> Any:
             context.connection.refused(
-                key, f"it is for {self.handler.scope.value}s, and was asked {WITHOUT_PROOF}"
+                key, f"it is for {scope.value}s, and was asked {WITHOUT_PROOF}"
             )
             return response_class(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -371,16 +379,24 @@ class Route:
 class Router:
     """The handlers of one process: ``Router([api_versions.HANDLER, produce.HANDLER, …])``.
 
+    ``offers_transactions``: whether versions for which that counts are served now.
     ValueError for two handlers of one API, or for one out of client scope whose response has no
     error code at its top: it could not be refused.
     """
 
-    def __init__(self, handlers: Iterable[Handler]) -> None:
+    def __init__(
+        self,
+        handlers: Iterable[Handler],
+        offers_transactions: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._offers_transactions = offers_transactions
         self._handlers: dict[int, Handler] = {}
         self.routes: dict[int, Route] = {}
         """Those requested so far, by API key << 16 | version, for trusted connections."""
         self.client_routes: dict[int, Route] = {}
         """The same for connections without a proof: routes out of their scope refuse."""
+        self._of_transactions: dict[tuple[int, int, bool], Route] = {}
+        """Routes that are not always served; the others are found without that question."""
         self.tallies: dict[ApiKey, Tally] = {}
         for handler in handlers:
             self._add(handler)
@@ -395,8 +411,10 @@ class Router:
         key = handler.api_key
         if key in self._handlers:
             raise ValueError(f"two handlers of {spoken(key)}")
-        if handler.scope is not Scope.CLIENT and not all(
-            _has_at_top(key, "error_code", version) for version in handler.versions
+        if not all(
+            _has_at_top(key, "error_code", version)
+            for version in handler.versions
+            if handler.scope_of(version) is not Scope.CLIENT
         ):
             raise ValueError(f"{spoken(key)} cannot be refused: its response has no error code")
         self._handlers[key] = handler
@@ -412,16 +430,37 @@ class Router:
         found = routes.get(api_key << 16 | version)
         if found is None:
             handler = self._handlers.get(api_key)
-            if handler is None or version not in handler.versions:
+            if handler is None or version not in self._served(handler):
                 return None
-            most: int | None = handler.most_elements
-            if handler.scope is not Scope.CLIENT or (trusted and handler.api_key in FOLLOWERS):
-                most = None
-            found = Route(handler, version, self.tallies[handler.api_key], most)
-            if not (trusted or handler.scope is Scope.CLIENT):
-                found.refuse_always(_response_class(handler.api_key))
-            routes[api_key << 16 | version] = found
+            if version in handler.with_transactions:
+                return self._route_of_transactions(handler, version, trusted)
+            found = routes[api_key << 16 | version] = self._made(handler, version, trusted)
         return found
+
+    def _made(self, handler: Handler, version: int, trusted: bool) -> Route:
+        scope = handler.scope_of(version)
+        most: int | None = handler.most_elements
+        if scope is not Scope.CLIENT or (trusted and handler.api_key in FOLLOWERS):
+            most = None
+        made = Route(handler, version, self.tallies[handler.api_key], most)
+        if not (trusted or scope is Scope.CLIENT):
+            made.refuse_always(_response_class(handler.api_key))
+        return made
+
+    def _route_of_transactions(self, handler: Handler, version: int, trusted: bool) -> Route:
+        key = handler.api_key, version, trusted
+        if key not in self._of_transactions:
+            self._of_transactions[key] = self._made(handler, version, trusted)
+        return self._of_transactions[key]
+
+    def _served(self, handler: Handler) -> range:
+        """Return the versions of an API that are served now."""
+        held = handler.with_transactions
+        if not held or self._offers_transactions():
+            return handler.versions
+        if held.start == handler.versions.start:
+            return range(held.stop, handler.versions.stop)
+        return range(handler.versions.start, held.start)
 
     def handler(self, api_key: int) -> Handler | None:
         """Return the handler of an API, in any version (Envelope unpacks requests with it)."""
@@ -430,11 +469,16 @@ class Router:
     def api_versions(self, trusted: bool = True) -> list[Any]:
         """Return the entries of an ApiVersions response by key: the APIs that it may use."""
         entry = messages.ApiVersionsResponse.ApiVersion
-        return [
-            entry(int(key), handler.versions.start, handler.versions.stop - 1)
-            for key, handler in sorted(self._handlers.items())
-            if trusted or handler.scope is Scope.CLIENT
-        ]
+        shown = []
+        for key, handler in sorted(self._handlers.items()):
+            versions = [
+                version
+                for version in self._served(handler)
+                if trusted or handler.scope_of(version) is Scope.CLIENT
+            ]
+            if versions:
+                shown.append(entry(int(key), versions[0], versions[-1]))
+        return shown
 
 
 def handlers_of(package: str, path: Iterable[str]) -> Iterator[Handler]:

@@ -147,6 +147,40 @@ def test_an_api_that_cannot_be_refused_has_client_scope() -> None:
         Router([Handler(ApiKey.METADATA, BROKER, lambda *_: None)])
 
 
+def test_what_needs_transactions_is_served_while_they_are_offered() -> None:
+    offered = False
+    end = Handler(ApiKey.END_TXN, CLIENT, lambda *_: None, with_transactions=range(5))
+    ids = Handler(ApiKey.INIT_PRODUCER_ID, CLIENT, lambda *_: None, with_transactions=range(5, 6))
+    router = Router([end, ids], lambda: offered)
+    for offered in (False, True, False):
+        shown = {x.api_key: (x.min_version, x.max_version) for x in router.api_versions()}
+        always = {ApiKey.INIT_PRODUCER_ID: (0, 4)}
+        most = {ApiKey.END_TXN: (0, 4), ApiKey.INIT_PRODUCER_ID: (0, 5)}
+        assert shown == (most if offered else always)
+        for trusted in (False, True):
+            assert router.route(ApiKey.INIT_PRODUCER_ID, 4, trusted) is not None
+            assert (router.route(ApiKey.INIT_PRODUCER_ID, 5, trusted) is not None) is offered
+            assert (router.route(ApiKey.END_TXN, 0, trusted) is not None) is offered
+
+
+def test_an_api_may_have_versions_between_brokers_only() -> None:
+    def handle(_: Any, __: Any, ___: RequestContext) -> Any:
+        return "handled"
+
+    last = range(4, 5)
+    handler = Handler(ApiKey.ADD_PARTITIONS_TO_TXN, CLIENT, handle, between_brokers=last)
+    router = Router([handler])
+    for trusted, most in ((False, 3), (True, 4)):
+        (entry,) = router.api_versions(trusted)
+        assert (entry.min_version, entry.max_version) == (0, most)
+        for version in range(5):
+            route = router.route(ApiKey.ADD_PARTITIONS_TO_TXN, version, trusted)
+            assert route is not None
+            assert (route.handle is handle) is (version <= most)
+    with pytest.raises(ValueError, match="cannot be refused"):
+        Router([Handler(handler.api_key, CLIENT, handle, between_brokers=range(3, 5))])
+
+
 def test_a_refusal_needs_a_place_for_its_error_in_the_version_of_the_request() -> None:
     """Without one the connection is closed: the response would say that there are no brokers."""
     handler = Handler(ApiKey.METADATA, CLIENT, lambda *_: None)
