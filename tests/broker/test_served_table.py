@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.counter_table import TOPIC, Count, Counters
+from tests.support.counter_table import TOPIC, Count, CounterDecision, Counters
 from tests.support.lone_broker import LoneBroker, until
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
@@ -196,6 +196,14 @@ def test_the_own_part_of_a_coordinator_orders_events_and_surrounds_the_load(tmp_
             self.later: list[tuple[str, Any]] = []
             self.is_ready = asyncio.Event()
             self.served_after: list[E] = []
+            self.carried_out: list[Any] = []
+            self.closed = 0
+
+        def carry_out(self, effect: Any) -> None:
+            self.carried_out.append(effect)
+
+        def close(self) -> None:
+            self.closed += 1
 
         def decide(self, key: str, event: Any) -> None:
             self.later.append((key, event))
@@ -219,6 +227,10 @@ def test_the_own_part_of_a_coordinator_orders_events_and_surrounds_the_load(tmp_
         assert not has_result(later)
         own.shell.decide_now(*own.later.pop())
         assert await later.result() == Count(E.NONE, 2)
+        own.shell.perform(CounterDecision(("an effect of its own",)))  # type: ignore[arg-type]
+        assert (own.carried_out, own.closed) == (["an effect of its own"], 0)
+        counters.resign(1)
+        assert own.closed == 1
 
     run(tmp_path, story, own_part=Held)
 

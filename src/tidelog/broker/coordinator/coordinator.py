@@ -38,6 +38,7 @@ class Loads:
 
     topic: str
     noun: str
+    spoken: str
     began_ms: int
     partitions: list[int] = field(default_factory=list)
     keys: int = 0
@@ -54,7 +55,7 @@ class Loads:
         """Log the line, if any partition was loaded."""
         if self.partitions:
             logger.info(
-                f"loaded %({self.noun}s)d {self.noun}s of %(count)d partitions of %(topic)s "
+                f"loaded %({self.noun}s)d {self.spoken}s of %(count)d partitions of %(topic)s "
                 "in %(ms)d ms, %(unknown_records)d records of unknown versions skipped",
                 {
                     f"{self.noun}s": self.keys,
@@ -86,7 +87,7 @@ class Coordinator(Generic[TableT]):
         self._tasks: set[asyncio.Task[None]] = set()
         # One partition is read at a time: fifty at once would take fifty turns each time.
         self._reading = asyncio.Semaphore(1)
-        self._loads = Loads(self._topic, kind.noun, 0)
+        self._loads = Loads(self._topic, kind.noun, kind.spoken, 0)
         self._loading = 0
 
     async def close(self) -> None:
@@ -213,7 +214,8 @@ class Coordinator(Generic[TableT]):
     async def _load(self, led: LedPartition[TableT]) -> None:
         """Load a partition's table; the last of concurrent loads logs one line for all."""
         if not self._loading:
-            self._loads = Loads(self._topic, self._kind.noun, self._clock.monotonic_ms())
+            began_ms = self._clock.monotonic_ms()
+            self._loads = Loads(self._topic, self._kind.noun, self._kind.spoken, began_ms)
         self._loading += 1
         try:
             await led.load(self._reading)
@@ -244,7 +246,7 @@ class Coordinator(Generic[TableT]):
             except Exception:
                 # A bug with one key must not stop the sweep of the other partitions.
                 logger.exception(
-                    f"the {self._kind.noun}s of %(partition)s could not be swept",
+                    f"the {self._kind.spoken}s of %(partition)s could not be swept",
                     {"partition": led.hosted.key},
                 )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator import parts
 from tidelog.broker.coordinator.parts import InParts, RestOfRemoval
@@ -72,6 +72,13 @@ class GroupPartition:
             if self._shell.table.removes(group_id):
                 has_more = partial(self._shell.table.removes, group_id)
                 self._begin(group_id, RestOfRemoval(has_more, partial(self._interrupt, group_id)))
+
+    def carry_out(self, effect: Any) -> None:
+        """Groups have no effect of their own."""
+        raise NotImplementedError(f"nothing performs {effect!r}")
+
+    def close(self) -> None:
+        """Do nothing: each request in parts ends when it finds that."""
 
     def end_transaction(self, event: EndTransaction) -> None:
         """Write a marker. It is of no group, and waits for none that is decided in parts."""

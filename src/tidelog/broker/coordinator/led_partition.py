@@ -30,7 +30,7 @@ from tidelog.broker.coordinator.table import TableDecision, TableKind, TableT, T
 from tidelog.broker.coordinator.writes import InFlight, bytes_of
 from tidelog.broker.partitions.in_sync import is_too_small
 from tidelog.broker.partitions.partition import HostedPartition
-from tidelog.model.effects import Answer
+from tidelog.model.effects import Answer, Note
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import BatchHeader, Rejected
 from tidelog.records.control_records import marker_in
@@ -61,7 +61,7 @@ class LedPartition(Generic[TableT]):
         self.table: TableT = kind.new_table()
         self._kind = kind
         self._noun = kind.noun
-        self._named_key = f"{kind.noun} %({kind.noun})s"
+        self._named_key = f"{kind.spoken} %({kind.noun})s"
         self._clock = clock
         self._state = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._todo: deque[TableDecision] = deque()
@@ -138,6 +138,7 @@ class LedPartition(Generic[TableT]):
             entry.finish()
             refuse_all(entry.write, error)
         self.perform(self.table.unload())
+        self.own_part.close()
 
     # Loading -----------------------------------------------------------------------------------
 
@@ -150,9 +151,11 @@ class LedPartition(Generic[TableT]):
             await self._load(reading)
         except (LoadFailed, CorruptRecords) as error:
             named = {**self._named, "error": error}
-            logger.error(f"{self._noun}s of %(partition)s cannot be loaded: %(error)s", named)
+            logger.error(
+                f"{self._kind.spoken}s of %(partition)s cannot be loaded: %(error)s", named
+            )
         except Exception:
-            logger.exception(f"{self._noun}s of %(partition)s cannot be loaded", self._named)
+            logger.exception(f"{self._kind.spoken}s of %(partition)s cannot be loaded", self._named)
         else:
             return
         finally:
@@ -167,7 +170,7 @@ class LedPartition(Generic[TableT]):
             end = self.hosted.end_offset
             await replay_to(
                 self.hosted,
-                self._noun,
+                self._kind.spoken,
                 end,
                 self._clock,
                 (self._replay, self._replay_control),
@@ -230,6 +233,8 @@ class LedPartition(Generic[TableT]):
                 for effect in present.effects:
                     if isinstance(effect, Answer):
                         give(effect)
+                    elif not isinstance(effect, Note):
+                        self.own_part.carry_out(effect)
                     else:
                         logger.info(f"{self._named_key}: {effect.message}", effect.fields)
                 for write in present.writes:

@@ -19,7 +19,8 @@ table's own: the shell passes them on. Calls of the shell::
     table.unload()                     when leadership ends, or after a bug
 
 Each of them except replay and due returns a decision. The shell performs the effects of a decision
-at once, appends its writes, and only then performs the next decision.
+at once, appends its writes, and only then performs the next decision. The coordinator's part of the
+led partition (``OwnPart``) performs effects that only its table has.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tidelog.model.effects import Answer, Effect
+from tidelog.model.effects import Answer
 
 if TYPE_CHECKING:
     import asyncio
@@ -58,8 +59,9 @@ class TableDecision(Protocol):
     """The outcome of one call of a table."""
 
     @property
-    def effects(self) -> Sequence[Effect]:
-        """Results of requests and log lines, to perform now."""
+    def effects(self) -> Sequence[Any]:
+        """What to perform now: results of requests, log lines (``model.effects``), and what
+        ``OwnPart.carry_out`` takes."""
 
     @property
     def writes(self) -> Sequence[TableWrite]:
@@ -155,6 +157,12 @@ class OwnPart(Protocol):
     def decide(self, key: str, event: Any, /) -> None:
         """An event is to be decided: ``Shell.decide_now``, at once or later."""
 
+    def carry_out(self, effect: Any, /) -> None:
+        """Perform an effect that only this kind of table has. No event may be decided in it."""
+
+    def close(self) -> None:
+        """The table is served no longer: its leadership has ended, or there was a bug."""
+
     async def before_loaded(self) -> None:
         """The log is read and committed: wait for what ``Table.loaded`` needs beside it."""
 
@@ -167,6 +175,13 @@ class NoOwnPart:
 
     def __init__(self, shell: Shell[Any]) -> None:
         self.decide = shell.decide_now
+
+    def carry_out(self, effect: Any) -> None:
+        """There is no such effect."""
+        raise NotImplementedError(f"nothing performs {effect!r}")
+
+    def close(self) -> None:
+        """Do nothing."""
 
     async def before_loaded(self) -> None:
         """Wait for nothing."""
@@ -248,7 +263,7 @@ class TableKind(Generic[TableT]):
 
     topic: KeptTopic
     noun: str
-    """What a key names, for the log: "group"."""
+    """What a key names, as a field of the log: "group", "transactional_id"."""
     commit_timeout_ms: int
     """How long a write waits for its commit before it counts as delayed."""
     new_table: Callable[[], TableT]
@@ -271,3 +286,8 @@ class TableKind(Generic[TableT]):
     """None: no transaction writes to this log."""
     one_by_one: Callable[[Sequence[Any]], Iterable[Any]] = iter
     """Return the records of a write that ``encode`` takes: one may stand for many in the log."""
+
+    @property
+    def spoken(self) -> str:
+        """What a key names, in sentences."""
+        return self.noun.replace("_", " ")
