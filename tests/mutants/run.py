@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.mutants import (
-    of_authorization,
     of_acceptance,
+    of_authorization,
     of_autoscaling,
     of_clients,
     of_commits,

@@ -62,6 +62,8 @@ class World:
         await self.controller.start()
         self.broker._controllers = [("127.0.0.1", self.controller.listener_port)]
         await self.broker.start()
+        # Clients and brokers may use all APIs.
+        self.broker.broker.offered_transactions = True
         peer = await Peer.connect(self.port("broker"))
         request = messages.CreateTopicsRequest
         topic = request.CreatableTopic(name="t", num_partitions=1, replication_factor=1)

@@ -125,7 +125,8 @@ class LoneBroker:
             describe_fences,
             delete_records,
         )
-        return Router([api_versions.HANDLER, *(each.HANDLER for each in modules), ids, *extra])
+        served = [api_versions.HANDLER, *(each.HANDLER for each in modules), ids, *extra]
+        return Router(served, lambda: self.broker.offered_transactions)
 
     def _init_producer_id(self, *_: object) -> Any:
         self._next_producer_id += 1

@@ -68,7 +68,7 @@ one of all others take about as long as each other, and processes share the file
 
 def served(subject: Collection[ApiKey] | None = None) -> list[Handler]:
     """The handlers of clients: those of a subject, or those of none."""
-    found = [each for each in handlers.HANDLERS if each.scope is Scope.CLIENT]
+    found = [each for each in handlers.HANDLERS if each.scope is Scope.CLIENT and versions(each)]
     if subject is None:
         elsewhere = frozenset().union(*SUBJECTS)
         return [each for each in found if each.api_key not in elsewhere]
@@ -76,10 +76,11 @@ def served(subject: Collection[ApiKey] | None = None) -> list[Handler]:
 
 
 def versions(handler: Handler) -> list[int]:
-    """Those that are sent here."""
+    """Those that are sent here: of those that are served while transactions are not offered."""
+    found = [each for each in handler.versions if each not in handler.with_transactions]
     if os.environ.get("TIDELOG_CHAOS") == "long":
-        return list(handler.versions)
-    return sorted({handler.versions.start, handler.versions.stop - 1})
+        return found
+    return sorted({*found[:1], *found[-1:]})
 
 
 @contextmanager

@@ -21,10 +21,12 @@ MOST = Figures(attributes=18, methods=40, lines=600)
 PARENTS = "cut by inheritance: becomes parts"
 STATE = "a table of what is known, whose rules are functions in other modules"
 WIDE = "one class with several tasks: becomes parts"
+RECORD = "the finished parts of a process, and one field that is set later"
 INTERFACE = "the methods of a public interface, each of which goes to its part"
 
 LARGER: dict[tuple[str, str], tuple[Figures, str]] = {
     ("tidelog/aio/consumer.py", "Consumer"): (Figures(24, 59, 562), INTERFACE),
+    ("tidelog/broker/broker.py", "Broker"): (Figures(42, 3, 70), RECORD),
     ("tidelog/broker/control_plane/session.py", "ControllerSession"): (Figures(28, 20, 305), WIDE),
     ("tidelog/broker/partitions/partition.py", "HostedPartition"): (Figures(23, 39, 440), STATE),
     ("tidelog/client/cluster.py", "Cluster"): (Figures(12, 41, 487), WIDE),

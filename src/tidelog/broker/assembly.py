@@ -57,6 +57,8 @@ from tidelog.broker.partitions.throttles import FOLLOWER, LEADER, Throttles
 from tidelog.broker.partitions.unaware_notes import UnawareNotes
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.broker.role_steps import RoleSteps
+from tidelog.broker.transactions.marker_writer import MarkerWriter
+from tidelog.broker.transactions.markers import Markers
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.model.work import Work
 from tidelog.runtime import pace
@@ -156,6 +158,7 @@ def assemble(given: Given) -> Broker:
         groups=groups,
         group_lag=GroupLag(groups.coordinator, partitions, metadata, others, clock),
         first_offsets=FirstOffsets(partitions, metadata, others, session),
+        markers=Markers(MarkerWriter(partitions, groups, leader_hints, clock)),
     )
 
 

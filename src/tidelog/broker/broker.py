@@ -43,6 +43,7 @@ from tidelog.broker.partitions.maintenance import Maintenance
 from tidelog.broker.partitions.registry import Partitions
 from tidelog.broker.partitions.resuming_producers import ResumingProducers
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
+from tidelog.broker.transactions.markers import Markers
 from tidelog.groups.table import GroupTable
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.runtime import pace
@@ -102,6 +103,7 @@ class Broker:
     groups: GroupCoordinator
     group_lag: GroupLag
     first_offsets: FirstOffsets
+    markers: Markers
 
     @property
     def cluster_id(self) -> str:

@@ -16,27 +16,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator import commit_fast_path
+from tidelog.broker.coordinator.named_offsets import Named, named_offsets
 from tidelog.broker.coordinator.parts import Answers, InParts
 from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.broker.coordinator.position_steps import answered, as_answers, is_long
 from tidelog.groups.events import CommitOffsets, OffsetsResult
 from tidelog.groups.offset_columns import columns_of
-from tidelog.groups.records import CommittedOffset
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
 from tidelog.model.work import Work
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.metadata.cache import TopicMetadata
 
 NAMES_MISSING_GROUP_SINCE = 9
 RETENTION_UNTIL = 4
@@ -54,7 +51,7 @@ def handle(broker: Broker, request: messages.OffsetCommitRequest, context: Reque
         for topic in request.topics:
             topic.name = broker.metadata.names.get(topic.topic_id)
     pending_response = PendingResponse()
-    asked = _known(broker, request, by_id)
+    asked = named_offsets(broker.metadata, request, by_id)
     decide = partial(broker.coordinator.decide, request.group_id)
     if is_long(request):
         decide(InParts(pending_response, asked, partial(_event, request, context)))
@@ -69,7 +66,7 @@ def _event(
     request: messages.OffsetCommitRequest,
     context: RequestContext,
     pending_response: PendingResponse,
-    named: tuple[tuple[TopicPartition, CommittedOffset], ...],
+    named: tuple[Named, ...],
 ) -> CommitOffsets:
     return CommitOffsets(
         pending_response,
@@ -81,38 +78,6 @@ def _event(
         names_missing_group=context.version >= NAMES_MISSING_GROUP_SINCE,
         client_host="/" + context.client_host,
     )
-
-
-def _known(
-    broker: Broker, request: messages.OffsetCommitRequest, by_id: bool
-) -> Iterator[tuple[TopicPartition, CommittedOffset] | None]:
-    """Yield the offset to commit of each partition, None for one that does not exist.
-
-    The name of an id may be that of the next incarnation by the time that a later part is decided.
-    """
-    newest = broker.metadata.max_partition_epoch
-    for topic in request.topics:
-        listed = broker.metadata.topic(topic.name)
-        for partition in topic.partitions:
-            if (
-                listed is None
-                or (by_id and listed.topic_id != topic.topic_id)
-                or not _was_ever(listed, partition.partition_index, newest)
-            ):
-                yield None
-                continue
-            offset = CommittedOffset(
-                partition.committed_offset,
-                partition.committed_leader_epoch,
-                partition.committed_metadata or "",
-                topic_id=listed.topic_id,
-            )
-            yield TopicPartition(topic.name, partition.partition_index), offset
-
-
-def _was_ever(topic: TopicMetadata, index: int, newest: int) -> bool:
-    """Whether a topic has a partition, or may have had it: ``newest`` counts all of the cluster."""
-    return index in topic.partitions or (topic.resize_epoch > 0 and 0 <= index <= newest)
 
 
 def _respond(

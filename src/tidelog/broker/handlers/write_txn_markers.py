@@ -1,0 +1,119 @@
+"""WriteTxnMarkers v1: ends transactions in partitions that this broker leads (KIP-98).
+
+- From brokers: a connection without a proof of the cluster secret gets CLUSTER_AUTHORIZATION_FAILED
+  for each partition, and leaves an audit line. It is in client scope, because its response has no
+  error at its top, and because Kafka's tool sends it (KIP-664).
+- Each partition has its own error, as in Kafka: ``transactions.marker_writer`` has the table.
+- A partition is a success once its marker is committed. The response waits ``LATE_MS`` for that,
+  and not at all for a partition that is late already. REQUEST_TIMED_OUT: the marker may be in the
+  log; sent again it waits for that one.
+- Several requests of one connection may wait at once (``pipelined``).
+- Served only while transactions are offered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.transactions.marker_writer import LATE_MS
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.model.work import Work
+from tidelog.network.router import WITHOUT_PROOF, Handler, RequestContext, Scope
+from tidelog.protocol import messages
+from tidelog.protocol.refusals import refused_in_steps
+from tidelog.transactions.markers import Marker
+from tidelog.transactions.state import IdAndEpoch
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.transactions.marker_writer import MarkerWriter
+
+_Response = messages.WriteTxnMarkersResponse
+_Marker = messages.WriteTxnMarkersResponse.WritableTxnMarkerResult
+_Topic = messages.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
+_Partition = messages.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
+
+ANSWER_BYTES = 200
+"""Memory of a partition in a response under construction."""
+
+
+def handle(
+    broker: Broker, request: messages.WriteTxnMarkersRequest, context: RequestContext
+) -> Work[Any]:
+    """Write the markers; respond when they are committed, or after ``LATE_MS``."""
+    if not context.connection.is_trusted:
+        key = ApiKey.WRITE_TXN_MARKERS
+        context.connection.refused(key, f"it is for brokers, and was asked {WITHOUT_PROOF}")
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return (yield from refused_in_steps(key, context.version, request, error))
+    written = _Written(broker.markers.writer)
+    for asked in request.markers:
+        producer = IdAndEpoch(asked.producer_id, asked.producer_epoch)
+        marker = Marker(producer, asked.transaction_result, asked.coordinator_epoch)
+        topics: list[Any] = []
+        written.response.markers.append(_Marker(asked.producer_id, topics))
+        for topic in asked.topics:
+            yield ANSWER_BYTES
+            answers: list[Any] = []
+            topics.append(_Topic(topic.name, answers))
+            for index in topic.partition_indexes:
+                if answers:
+                    yield ANSWER_BYTES
+                answers.append(written.add(TopicPartition(topic.name, index), marker))
+    return written.answer()
+
+
+class _Written:
+    """One request: its response, and the partitions of it that wait."""
+
+    def __init__(self, writer: MarkerWriter) -> None:
+        self.response = _Response(markers=[])
+        self._writer = writer
+        self._waiting: dict[int, Any] = {}
+        """Parts of the response, by their identity."""
+        self._future: asyncio.Future[Any] | None = None
+
+    def add(self, place: TopicPartition, marker: Marker) -> Any:
+        """Write a marker to a partition; return its part of the response."""
+        answer = _Partition(place.partition, ErrorCode.REQUEST_TIMED_OUT)
+        self._waiting[id(answer)] = answer
+        # Other partitions of the request, and later requests, must not wait for one that hangs.
+        is_late = self._writer.is_late(place)
+        self._writer.write(place, marker, lambda error: self._done(answer, error))
+        if is_late:
+            self._waiting.pop(id(answer), None)
+        return answer
+
+    def answer(self) -> Any:
+        """Return the response, or a future of it."""
+        if not self._waiting:
+            return self.response
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        timer = loop.call_later(LATE_MS / 1000, self._finish)
+        self._future.add_done_callback(lambda _: timer.cancel())
+        return self._future
+
+    def _done(self, answer: Any, error: ErrorCode) -> None:
+        if self._waiting.pop(id(answer), None) is None:
+            return
+        answer.error_code = int(error)
+        if not self._waiting:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._waiting.clear()
+        if self._future is not None and not self._future.done():
+            self._future.set_result(self.response)
+
+
+HANDLER = Handler(
+    ApiKey.WRITE_TXN_MARKERS,
+    Scope.CLIENT,
+    handle,
+    pipelined=True,
+    with_transactions=range(1, 2),
+)

@@ -1,0 +1,17 @@
+"""What a broker has of markers: one object for its handlers and its transaction coordinator.
+
+Owns the record only. Not how the parts are made: see ``assembly``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.broker.transactions.marker_writer import MarkerWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """Both ends of a marker's way."""
+
+    writer: MarkerWriter
