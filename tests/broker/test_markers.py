@@ -26,14 +26,17 @@ from tests.support.marker_broker import (
     write,
 )
 from tidelog.broker.handlers import write_txn_markers
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.broker.transactions import marker_writer
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode as E
-from tidelog.model.topics import OFFSETS_TOPIC
+from tidelog.model.topics import OFFSETS_TOPIC, TopicPartition
 from tidelog.model.work import finish
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
 from tidelog.records.control_records import ChangeKind, EndMarker, FenceRecord, change_batch
+from tidelog.transactions.markers import Marker
+from tidelog.transactions.state import IdAndEpoch
 
 Story = Callable[[MarkerBroker, Peer], Awaitable[None]]
 T = ("t", 0)
@@ -174,6 +177,89 @@ def test_a_retry_waits_for_the_marker_that_is_under_way(tmp_path: Path) -> None:
         assert len(markers_of(hosted)) == 1
         await follower_fetches(follower, "t", 2, epoch=1)
         assert await read_committed(peer, "t") == (2, [])
+        # No caller has received its success yet: this one does.
+        assert await write(peer, marker(T)) == [E.NONE]
+        assert len(markers_of(hosted)) == 1
+        # From now on it would be the marker of the next transaction.
+        assert await write(peer, marker(T)) == [E.REQUEST_TIMED_OUT]
+        assert len(markers_of(hosted)) == 2
+        follower.writer.close()
+
+    play(tmp_path, story)
+
+
+async def late_success(broker: MarkerBroker, peer: Peer, follower: Peer) -> HostedPartition:
+    """Let the marker of t-0 be committed after the response."""
+    hosted = broker.broker.partitions.get("t", 0)
+    assert hosted is not None
+    assert await write(peer, marker(T)) == [E.REQUEST_TIMED_OUT]
+    await follower_fetches(follower, "t", hosted.end_offset, epoch=hosted.leader_epoch)
+    assert hosted.high_watermark == hosted.end_offset == len(markers_of(hosted))
+    return hosted
+
+
+def test_a_success_that_no_caller_received_is_of_one_leadership(tmp_path: Path) -> None:
+    """Meanwhile another leader may have had the next transaction of the same epoch."""
+
+    async def story(broker: MarkerBroker, peer: Peer) -> None:
+        follower = await replicated(broker)
+        both = {"isr": (1, 2), "replicas": (1, 2)}
+        hosted = await late_success(broker, peer, follower)
+        broker.lead("t", epoch=2, **both)
+        assert await write(peer, marker(T)) == [E.NONE]
+        hosted = await late_success(broker, peer, follower)
+        broker.lead("t", epoch=3, leader=2, **both)
+        broker.lead("t", epoch=4, **both)
+        assert await write(peer, marker(T)) == [E.REQUEST_TIMED_OUT]
+        assert len(markers_of(hosted)) == 3
+        follower.writer.close()
+
+    play(tmp_path, story)
+
+
+def test_only_the_same_marker_has_the_success_of_the_last(tmp_path: Path) -> None:
+    async def story(broker: MarkerBroker, peer: Peer) -> None:
+        follower = await replicated(broker)
+        hosted = await late_success(broker, peer, follower)
+        later = marker(T, coordinator=COORDINATOR + 1)
+        assert await write(peer, later) == [E.REQUEST_TIMED_OUT]
+        assert len(markers_of(hosted)) == 2
+        follower.writer.close()
+
+    play(tmp_path, story)
+
+
+def test_so_many_successes_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marker_writer, "MAX_KEPT", 1)
+
+    async def story(broker: MarkerBroker, peer: Peer) -> None:
+        follower = await replicated(broker)
+        hosted = broker.broker.partitions.get("t", 0)
+        assert hosted is not None
+        asked = [marker(T, producer_id=producer_id) for producer_id in (1, 2)]
+        assert await write(peer, *asked) == [E.REQUEST_TIMED_OUT] * 2
+        await follower_fetches(follower, "t", 2, epoch=1)
+        assert await write(peer, *reversed(asked)) == [E.NONE, E.REQUEST_TIMED_OUT]
+        assert len(markers_of(hosted)) == 3
+        follower.writer.close()
+
+    play(tmp_path, story)
+
+
+def test_a_success_that_one_caller_received_is_not_kept_for_another(tmp_path: Path) -> None:
+    async def story(broker: MarkerBroker, peer: Peer) -> None:
+        follower = await replicated(broker)
+        hosted = broker.broker.partitions.get("t", 0)
+        assert hosted is not None
+        received: list[E] = []
+        place, asked = TopicPartition(*T), Marker(IdAndEpoch(ID, EPOCH), True, COORDINATOR)
+        writer = broker.broker.markers.writer
+        writer.write(place, asked, received.append)()
+        writer.write(place, asked, received.append)
+        await follower_fetches(follower, "t", 1, epoch=1)
+        assert received == [E.NONE]
+        writer.write(place, asked, received.append)
+        assert received == [E.NONE] and len(markers_of(hosted)) == 2
         follower.writer.close()
 
     play(tmp_path, story)

@@ -198,6 +198,7 @@ class LoneBroker:
 
     async def stop(self) -> None:
         """Stop serving and leave the logs as a clean stop does."""
+        await self.broker.markers.sender.close()
         await self.broker.inspected_appends.stop()
         self.broker.partitions.close()
         await self.broker.future_replicas.close()

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from tests.support.group_broker import GroupBroker
 from tests.support.isolation import COMMITTED
-from tests.support.lone_broker import Peer
+from tests.support.lone_broker import Peer, until
 from tests.support.storage_logs import NOW_MS, batch
 from tests.support.transactional_logs import batches_from, transactional
 from tidelog.broker.handlers import txn_offset_commit, write_txn_markers
 from tidelog.broker.partitions.partition import HostedPartition
+from tidelog.broker.transactions.marker_sender import MarkerSender
+from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.network.router import Handler, Router
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import Producer
 from tidelog.records.control_records import EndMarker
+from tidelog.transactions.decision import SendMarkers
+from tidelog.transactions.state import IdAndEpoch
 
 ID, EPOCH, COORDINATOR = 7, 2, 5
 """Of the producer and of its coordinator, unless a test names others."""
@@ -119,3 +126,93 @@ async def follower_fetches(
     )
     (answer,) = (await peer.ask(fetch, 12)).responses[0].partitions
     assert answer.error_code == ErrorCode.NONE
+
+
+class MarkerBrokers:
+    """Brokers 1 to 3 in this process; broker 1 sends, with the metadata that a test sets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.all = {
+            node_id: MarkerBroker(folder / f"{node_id}", {"node.id": node_id})
+            for node_id in (1, 2, 3)
+        }
+        self.ports: dict[int, int] = {}
+        """Where broker 1 believes the others to be."""
+        self._leaders: dict[str, tuple[int, int]] = {}
+        self.written: list[str] = []
+        """The transactions that are durable."""
+
+    async def __aenter__(self) -> MarkerBrokers:
+        for node_id, each in self.all.items():
+            await each.start()
+            self.ports[node_id] = each.port
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for each in self.all.values():
+            await each.stop()
+
+    @property
+    def sender(self) -> MarkerSender:
+        return self.all[1].broker.markers.sender
+
+    def lead(self, topic: str, node_id: int, epoch: int = 0, **more: Any) -> HostedPartition:
+        """Let a broker lead a topic of one partition; others do not know of it."""
+        one = {"leader": node_id, "isr": (node_id,), "replicas": (node_id,), **more}
+        return self.all[node_id].lead(topic, epoch=epoch, **one)
+
+    def know(self, **leaders: tuple[int, int]) -> None:
+        """Let broker 1 know the leaders of topics, with their epochs, and where all brokers are."""
+        self._leaders.update(leaders)
+        update = messages.UpdateMetadataRequest
+        states = [
+            update.UpdateMetadataTopicState(
+                topic_name=topic,
+                topic_id=uuid.uuid5(uuid.NAMESPACE_OID, topic),
+                partition_states=[
+                    update.UpdateMetadataPartitionState(
+                        partition_index=0, leader=leader, leader_epoch=epoch, isr=[leader]
+                    )
+                ],
+            )
+            for topic, (leader, epoch) in self._leaders.items()
+        ]
+        brokers = [
+            update.UpdateMetadataBroker(
+                id=node_id,
+                endpoints=[
+                    update.UpdateMetadataEndpoint(port=port, host="127.0.0.1", listener="PLAINTEXT")
+                ],
+            )
+            for node_id, port in self.ports.items()
+        ]
+        request = update(controller_id=1, topic_states=states, live_brokers=brokers)
+        self.all[1].broker.metadata.apply(request, complete=False)
+
+    def forget(self, topic: str) -> None:
+        """Let broker 1 know nothing of a topic, as one that has just started."""
+        del self._leaders[topic]
+        request = messages.UpdateMetadataRequest(controller_id=1, live_brokers=[])
+        self.all[1].broker.metadata.apply(request, complete=True)
+        self.know()
+
+    def end(
+        self, name: str, *topics: str, producer_id: int = ID, state_partition: int = 0, **more: Any
+    ) -> None:
+        """Send the markers of a transaction to partition 0 of these topics."""
+        asked = SendMarkers(
+            name,
+            IdAndEpoch(producer_id, EPOCH),
+            more.get("committed", True),
+            tuple(TopicPartition(topic, 0) for topic in topics),
+        )
+        self.sender.send(state_partition, COORDINATOR, asked, lambda: self.written.append(name))
+
+    async def until_written(self, *names: str) -> None:
+        """Wait for transactions to be durable; each is so once."""
+        await until(lambda: set(names) <= set(self.written))
+        assert len(self.written) == len(set(self.written))
+
+    def requests(self, node_id: int) -> int:
+        """How many WriteTxnMarkers a broker has got."""
+        return self.all[node_id].server.router.tallies[ApiKey.WRITE_TXN_MARKERS].requests

@@ -57,6 +57,7 @@ from tidelog.broker.partitions.throttles import FOLLOWER, LEADER, Throttles
 from tidelog.broker.partitions.unaware_notes import UnawareNotes
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.broker.role_steps import RoleSteps
+from tidelog.broker.transactions.marker_sender import Connecting, MarkerSender
 from tidelog.broker.transactions.marker_writer import MarkerWriter
 from tidelog.broker.transactions.markers import Markers
 from tidelog.model.configs.server import ServerConfigs
@@ -158,7 +159,7 @@ def assemble(given: Given) -> Broker:
         groups=groups,
         group_lag=GroupLag(groups.coordinator, partitions, metadata, others, clock),
         first_offsets=FirstOffsets(partitions, metadata, others, session),
-        markers=Markers(MarkerWriter(partitions, groups, leader_hints, clock)),
+        markers=_markers(given, metadata, others, partitions, groups, leader_hints),
     )
 
 
@@ -168,6 +169,23 @@ def _groups(
     made = GroupCoordinator(given.configs, given.seams, metadata, topic_creation)
     metadata.when_gone = made.topic_gone
     return made
+
+
+def _markers(
+    given: Given,
+    metadata: MetadataCache,
+    others: OtherBrokers,
+    partitions: Partitions,
+    groups: GroupCoordinator,
+    leader_hints: LeaderHints,
+) -> Markers:
+    configs, seams = given.configs, given.seams
+    # Beside those of OffsetFetch: neither waits for a question of the other.
+    questions = FirstOffsets(partitions, metadata, others, given.session)
+    connecting = Connecting.of(configs, metadata, given.secret, seams)
+    writer = MarkerWriter(partitions, groups, leader_hints, seams.clock)
+    sender = MarkerSender(configs.node_id, connecting, writer, questions.exist, seams)
+    return Markers(writer, sender)
 
 
 def _unaware_writers(

@@ -297,6 +297,7 @@ class BrokerProcess:
             self._coordinator = None
         session, self._session = self._session, None
         if self._server is not None:
+            await self.broker.markers.sender.close()
             await self.broker.group_lag.close()
             await self.broker.data_loss.stop()
             await self.broker.loss_reports.stop()

@@ -82,6 +82,12 @@ class FirstOffsets:
             logger.info("the first offsets of a group are not known in %(ms)d ms", {"ms": WAIT_MS})
         return found, exists
 
+    async def exist(self, unknown: Collection[TopicPartition]) -> dict[TopicPartition, bool]:
+        """Return whether each of these partitions exists, as far as the controller says it in
+        time."""
+        _, exists = await self.ask((), unknown)
+        return exists
+
     async def _ask_leaders(
         self, wanted: Collection[TopicPartition], found: dict[TopicPartition, int]
     ) -> None:

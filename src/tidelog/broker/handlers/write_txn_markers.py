@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.transactions.marker_writer import LATE_MS
+from tidelog.broker.transactions.marker_writer import LATE_MS, Leave
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -35,6 +35,9 @@ _Response = messages.WriteTxnMarkersResponse
 _Marker = messages.WriteTxnMarkersResponse.WritableTxnMarkerResult
 _Topic = messages.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
 _Partition = messages.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
+
+UNANSWERED = -2
+"""No error code: of a partition that is not decided yet."""
 
 ANSWER_BYTES = 200
 """Memory of a partition in a response under construction."""
@@ -72,19 +75,22 @@ class _Written:
     def __init__(self, writer: MarkerWriter) -> None:
         self.response = _Response(markers=[])
         self._writer = writer
-        self._waiting: dict[int, Any] = {}
-        """Parts of the response, by their identity."""
+        self._waiting: dict[int, Leave] = {}
+        """By the identity of the part of the response."""
         self._future: asyncio.Future[Any] | None = None
 
     def add(self, place: TopicPartition, marker: Marker) -> Any:
         """Write a marker to a partition; return its part of the response."""
-        answer = _Partition(place.partition, ErrorCode.REQUEST_TIMED_OUT)
-        self._waiting[id(answer)] = answer
+        answer = _Partition(place.partition, UNANSWERED)
         # Other partitions of the request, and later requests, must not wait for one that hangs.
         is_late = self._writer.is_late(place)
-        self._writer.write(place, marker, lambda error: self._done(answer, error))
-        if is_late:
-            self._waiting.pop(id(answer), None)
+        leave = self._writer.write(place, marker, lambda error: self._done(answer, error))
+        if answer.error_code == UNANSWERED:
+            answer.error_code = int(ErrorCode.REQUEST_TIMED_OUT)
+            if is_late:
+                leave()
+            else:
+                self._waiting[id(answer)] = leave
         return answer
 
     def answer(self) -> Any:
@@ -95,19 +101,25 @@ class _Written:
         self._future = loop.create_future()
         timer = loop.call_later(LATE_MS / 1000, self._finish)
         self._future.add_done_callback(lambda _: timer.cancel())
+        # It is cancelled when the connection ends.
+        self._future.add_done_callback(self._leave)
         return self._future
 
     def _done(self, answer: Any, error: ErrorCode) -> None:
-        if self._waiting.pop(id(answer), None) is None:
-            return
         answer.error_code = int(error)
+        self._waiting.pop(id(answer), None)
         if not self._waiting:
             self._finish()
 
     def _finish(self) -> None:
-        self._waiting.clear()
+        self._leave()
         if self._future is not None and not self._future.done():
             self._future.set_result(self.response)
+
+    def _leave(self, _: object = None) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for leave in waiting.values():
+            leave()
 
 
 HANDLER = Handler(

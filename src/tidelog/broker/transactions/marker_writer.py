@@ -3,6 +3,8 @@
 Owns the append, the wait for the commit, and which markers are under way. Not which marker a log
 takes: see ``transactions.markers``; not where it comes from: see ``handlers.write_txn_markers``.
 Order: a marker is a success once the high watermark has passed it. Each partition waits by itself.
+A caller may leave before; if all have left, the success is kept for the one that asks next, as long
+as this broker leads: otherwise a partition that is slow would get a new marker each time.
 
 | partition | a marker gets |
 |---|---|
@@ -18,8 +20,10 @@ NOT_ENOUGH_REPLICAS |
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator.pending_response import PendingResponse
@@ -47,8 +51,14 @@ LATE_MS = 200
 MAX_WAITING = 16
 """Most callers that wait for one marker: it is sent again, and again."""
 
+MAX_KEPT = 10_000
+"""Most successes that are kept; without one the marker is written again."""
+
 Done = Callable[[ErrorCode], None]
 """Called once with the outcome: NONE when the marker is committed."""
+
+Leave = Callable[[], None]
+"""Wait no longer: the caller was answered with REQUEST_TIMED_OUT, or is gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +67,14 @@ class _UnderWay:
 
     marker: Marker
     since_ms: int
-    waiting: list[Done] = field(default_factory=list)
+    leadership: int
+    """The epoch in which it began."""
+    waiting: dict[Done, None] = field(default_factory=dict)
+    was_left: bool = False
+
+    def leave(self, done: Done) -> None:
+        self.waiting.pop(done, None)
+        self.was_left = True
 
 
 @dataclass(slots=True, eq=False)
@@ -67,10 +84,9 @@ class _Markers:
     by_producer: dict[int, _UnderWay] = field(default_factory=dict)
     in_order: dict[_UnderWay, None] = field(default_factory=dict)
 
-    def add(self, marker: Marker, now_ms: int) -> _UnderWay:
-        entry = self.by_producer[marker.producer.producer_id] = _UnderWay(marker, now_ms)
+    def add(self, entry: _UnderWay) -> None:
+        self.by_producer[entry.marker.producer.producer_id] = entry
         self.in_order[entry] = None
-        return entry
 
     def remove(self, entry: _UnderWay) -> None:
         self.in_order.pop(entry, None)
@@ -94,32 +110,43 @@ class MarkerWriter:
         self._leader_hints = leader_hints
         self._clock = clock
         self._under_way: dict[HostedPartition, _Markers] = {}
+        self._kept: OrderedDict[tuple[HostedPartition, int], tuple[Marker, int]] = OrderedDict()
+        """By partition and producer id: the marker, and the leadership that committed it."""
 
-    def write(self, place: TopicPartition, marker: Marker, done: Done) -> None:
-        """Write a marker to a partition; ``done`` is called now or later."""
+    def write(self, place: TopicPartition, marker: Marker, done: Done) -> Leave:
+        """Write a marker to a partition; ``done`` is called now or later, unless the caller
+        leaves."""
         hosted = self._partitions.get(*place)
-        if hosted is None or not hosted.is_leader:
+        if hosted is None or hosted.leadership is None:
             if hosted is not None and hosted.offline_reason is not None:
                 done(ErrorCode.KAFKA_STORAGE_ERROR)
             else:
                 done(self._leader_hints.why_not_here(*place))
-            return
+            return _nothing
+        if self._is_kept(hosted, marker):
+            done(ErrorCode.NONE)
+            return _nothing
         of_partition = self._under_way.get(hosted)
         if of_partition is not None:
             present = of_partition.by_producer.get(marker.producer.producer_id)
             if present is not None and present.marker == marker:
-                if len(present.waiting) < MAX_WAITING:
-                    present.waiting.append(done)
-                else:
-                    done(ErrorCode.REQUEST_TIMED_OUT)
-                return
+                return _join(present, done)
             if len(of_partition.in_order) >= MAX_IN_FLIGHT:
                 done(ErrorCode.NOT_ENOUGH_REPLICAS)
-                return
+                return _nothing
+        now_ms = self._clock.monotonic_ms()
+        entry = _UnderWay(marker, now_ms, hosted.leadership.since, {done: None})
         if place.topic == OFFSETS_TOPIC:
-            self._write_offsets(hosted, marker, done)
-        else:
-            self._append(hosted, marker, done)
+            self._write_offsets(hosted, entry)
+        elif (error := self._append(hosted, entry)) is not ErrorCode.NONE:
+            done(error)
+        return partial(entry.leave, done)
+
+    def _is_kept(self, hosted: HostedPartition, marker: Marker) -> bool:
+        """Whether this marker is committed, in this leadership, and no caller knows it yet."""
+        kept = self._kept.pop((hosted, marker.producer.producer_id), None)
+        leadership = hosted.leadership
+        return kept is not None and leadership is not None and kept == (marker, leadership.since)
 
     def is_late(self, place: TopicPartition) -> bool:
         """Whether a partition has a marker that waits for its commit since ``LATE_MS``."""
@@ -130,11 +157,11 @@ class MarkerWriter:
         oldest = next(iter(of_partition.in_order))
         return self._clock.monotonic_ms() - oldest.since_ms >= LATE_MS
 
-    def _append(self, hosted: HostedPartition, marker: Marker, done: Done) -> None:
+    def _append(self, hosted: HostedPartition, entry: _UnderWay) -> ErrorCode:
+        marker = entry.marker
         error = self._why_not_written(hosted, marker)
         if error is not ErrorCode.NONE:
-            done(error)
-            return
+            return error
         now_ms = self._clock.wall_ms()
         batch = marker_batch(
             EndMarker(marker.committed, marker.coordinator_epoch),
@@ -145,9 +172,9 @@ class MarkerWriter:
         )
         result = hosted.append(batch, now_ms, from_client=False)
         if isinstance(result, Rejected):
-            done(result.error)
-            return
-        hosted.when_committed(result.last_offset, self._begun(hosted, marker, done))
+            return result.error
+        hosted.when_committed(result.last_offset, self._begun(hosted, entry))
+        return ErrorCode.NONE
 
     def _why_not_written(self, hosted: HostedPartition, marker: Marker) -> ErrorCode:
         if hosted.fence_unwritten:
@@ -159,27 +186,45 @@ class MarkerWriter:
             return markers.why_refused(marker, markers.NONE, markers.NONE)
         return markers.why_refused(marker, entry.epoch, entry.coordinator_epoch)
 
-    def _write_offsets(self, hosted: HostedPartition, marker: Marker, done: Done) -> None:
-        pending = _PendingMarker(self._begun(hosted, marker, done))
+    def _write_offsets(self, hosted: HostedPartition, entry: _UnderWay) -> None:
+        marker, pending = entry.marker, _PendingMarker(self._begun(hosted, entry))
         ended = EndTransaction(
             pending, *marker.producer, marker.committed, marker.coordinator_epoch
         )
         self._groups.end_transaction(hosted.partition, ended)
 
-    def _begun(self, hosted: HostedPartition, marker: Marker, done: Done) -> Done:
+    def _begun(self, hosted: HostedPartition, entry: _UnderWay) -> Done:
         """Note that a marker is under way; return what ends that."""
         of_partition = self._under_way.setdefault(hosted, _Markers())
-        entry = of_partition.add(marker, self._clock.monotonic_ms())
-        entry.waiting.append(done)
+        of_partition.add(entry)
+        return partial(self._ended, hosted, of_partition, entry)
 
-        def ended(error: ErrorCode) -> None:
-            of_partition.remove(entry)
-            if not of_partition.in_order and self._under_way.get(hosted) is of_partition:
-                del self._under_way[hosted]
-            for one in entry.waiting:
-                one(error)
+    def _ended(
+        self, hosted: HostedPartition, among: _Markers, entry: _UnderWay, error: ErrorCode
+    ) -> None:
+        among.remove(entry)
+        if not among.in_order and self._under_way.get(hosted) is among:
+            del self._under_way[hosted]
+        if error is ErrorCode.NONE and entry.was_left and not entry.waiting:
+            # Not if any caller receives it: the next such marker may be of the next transaction.
+            self._kept[hosted, entry.marker.producer.producer_id] = entry.marker, entry.leadership
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        for done in list(entry.waiting):
+            done(error)
 
-        return ended
+
+def _join(present: _UnderWay, done: Done) -> Leave:
+    if len(present.waiting) >= MAX_WAITING:
+        present.was_left = True
+        done(ErrorCode.REQUEST_TIMED_OUT)
+        return _nothing
+    present.waiting[done] = None
+    return partial(present.leave, done)
+
+
+def _nothing() -> None:
+    pass
 
 
 class _PendingMarker(PendingResponse):

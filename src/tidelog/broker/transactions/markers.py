@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.broker.transactions.marker_sender import MarkerSender
 from tidelog.broker.transactions.marker_writer import MarkerWriter
 
 
@@ -15,3 +16,4 @@ class Markers:
     """Both ends of a marker's way."""
 
     writer: MarkerWriter
+    sender: MarkerSender
