@@ -259,7 +259,7 @@ MUTANTS = (
     ),
     Mutant(
         "what followers ask has no limit for clients, either",
-        "src/tidelog/network/router.py::Router.route",
+        "src/tidelog/network/router.py::Router._made",
         "(trusted and handler.api_key in FOLLOWERS)",
         "(handler.api_key in FOLLOWERS)",
         "tests/component/network/test_scope.py",

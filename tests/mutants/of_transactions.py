@@ -34,8 +34,8 @@ MUTANTS = (
     Mutant(
         "a partition is forgotten when another is added",
         "src/tidelog/transactions/rules.py::_add",
-        "    together = {*now.partitions, *request.partitions}\n",
-        "    together = {*now.partitions[1:], *request.partitions}\n",
+        "    together = {*before, *request.partitions}\n",
+        "    together = {*before[1:], *request.partitions}\n",
         RULES,
     ),
     Mutant(

@@ -49,6 +49,9 @@ class World:
             "log.dirs": str(folder / "logs"),
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "1",
             "auto.create.topics.enable": "false",
         }
         configs = from_mapping(texts)

@@ -115,7 +115,6 @@ class LoneBroker:
 
     def router(self, extra: Iterable[Handler] = ()) -> Router:
         """The handlers of what leaders answer, and producer ids from nowhere."""
-        ids = Handler(ApiKey.INIT_PRODUCER_ID, Scope.CLIENT, self._init_producer_id)
         modules = (
             produce,
             fetch,
@@ -125,7 +124,9 @@ class LoneBroker:
             describe_fences,
             delete_records,
         )
-        served = [api_versions.HANDLER, *(each.HANDLER for each in modules), ids, *extra]
+        served = [api_versions.HANDLER, *(each.HANDLER for each in modules), *extra]
+        if all(each.api_key is not ApiKey.INIT_PRODUCER_ID for each in served):
+            served.append(Handler(ApiKey.INIT_PRODUCER_ID, Scope.CLIENT, self._init_producer_id))
         return Router(served, lambda: self.broker.offered_transactions)
 
     def _init_producer_id(self, *_: object) -> Any:

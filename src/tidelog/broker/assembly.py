@@ -60,6 +60,7 @@ from tidelog.broker.role_steps import RoleSteps
 from tidelog.broker.transactions.marker_sender import Connecting, MarkerSender
 from tidelog.broker.transactions.marker_writer import MarkerWriter
 from tidelog.broker.transactions.markers import Markers
+from tidelog.broker.transactions.transaction_coordinator import TransactionCoordinator
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.model.work import Work
 from tidelog.runtime import pace
@@ -105,20 +106,20 @@ def assemble(given: Given) -> Broker:
     # What leads, and follows: the changes of the ISR, the groups, the handling of lost data.
     debts = Debts(are_reported=configs.level.unclean_flag)
     isr_changes = IsrChanges(configs, clock, session, partitions, debts)
-    loss_reports = LossReports(node_id, session, partitions, log_work, seams.random)
-    fence_reports = FenceReports(node_id, session, partitions, clock, seams.random)
-    topic_creation = TopicCreation(session, metadata, configs)
+    reports = loss_reports, fence_reports = _reports(given, partitions, log_work)
+    topic_creation, producer_ids = _asking_controller(given, metadata)
     groups = _groups(given, metadata, topic_creation)
+    transactions = _transactions(given, metadata, topic_creation, producer_ids)
     data_loss = DataLoss(debts, loss_reports, isr_changes, groups.coordinator, clock)
     followers = _followers(given, metadata, others, commit, log_work, loss_reports)
-    steps = isr_changes, loss_reports, fence_reports, groups.coordinator, data_loss, followers
-    partitions.steps = RoleSteps(*steps)
+    coordinators = groups.coordinator, transactions.coordinator
+    partitions.steps = RoleSteps(isr_changes, *reports, coordinators, data_loss, followers)
 
     # What reads, and what is done by the clock.
     reader, channel = _reader(given, metadata, isr_changes), _channel(given, log_work)
     fetch_sessions, departures = _fetch_sessions(given), Departures(clock)
     repairs = Repairs(node_id, partitions, metadata, configs.stale_partition_delete_delay_ms)
-    maintenance = _maintenance(given, partitions, log_work, repairs, fetch_sessions)
+    maintenance = _maintenance(given, partitions, log_work, repairs, fetch_sessions.expire)
     maintenance.cleaning.older_values = OlderValues(metadata, others, clock).may_exist
     return Broker(
         configs=configs,
@@ -130,7 +131,7 @@ def assemble(given: Given) -> Broker:
         session=session,
         channel=channel,
         control=_control(channel, given, partitions, repairs, log_work, loss_reports, maintenance),
-        producer_ids=ProducerIds(session, node_id),
+        producer_ids=producer_ids,
         topic_creation=topic_creation,
         isr_changes=isr_changes,
         metadata=metadata,
@@ -157,10 +158,25 @@ def assemble(given: Given) -> Broker:
         data_loss=data_loss,
         coordinator=groups.coordinator,
         groups=groups,
+        transactions=transactions,
         group_lag=GroupLag(groups.coordinator, partitions, metadata, others, clock),
         first_offsets=FirstOffsets(partitions, metadata, others, session),
         markers=_markers(given, metadata, others, partitions, groups, leader_hints),
     )
+
+
+def _reports(
+    given: Given, partitions: Partitions, log_work: LogWork
+) -> tuple[LossReports, FenceReports]:
+    node_id, session = given.configs.node_id, given.session
+    clock, random = given.seams.clock, given.seams.random
+    losses = LossReports(node_id, session, partitions, log_work, random)
+    return losses, FenceReports(node_id, session, partitions, clock, random)
+
+
+def _asking_controller(given: Given, metadata: MetadataCache) -> tuple[TopicCreation, ProducerIds]:
+    creation = TopicCreation(given.session, metadata, given.configs)
+    return creation, ProducerIds(given.session, given.configs.node_id)
 
 
 def _groups(
@@ -186,6 +202,12 @@ def _markers(
     writer = MarkerWriter(partitions, groups, leader_hints, seams.clock)
     sender = MarkerSender(configs.node_id, connecting, writer, questions.exist, seams)
     return Markers(writer, sender)
+
+
+def _transactions(
+    given: Given, metadata: MetadataCache, creation: TopicCreation, producer_ids: ProducerIds
+) -> TransactionCoordinator:
+    return TransactionCoordinator(given.configs, given.seams, metadata, creation, producer_ids)
 
 
 def _unaware_writers(
@@ -275,14 +297,13 @@ def _maintenance(
     partitions: Partitions,
     log_work: LogWork,
     repairs: Repairs,
-    sessions: FetchSessions,
+    expire: Callable[[int], None],
 ) -> Maintenance:
     configs, seams = given.configs, given.seams
     shortages = Shortages(given.directories, seams.clock)
     for directory in given.directories:
         line = RefusedWrites(directory.path, seams.clock)
         directory.resources.on_refused = partial(_refused, shortages, directory, line)
-    expire = sessions.expire
     made = Maintenance(partitions, log_work, repairs, shortages, configs, seams, expire)
     given.topic_configs.when_changed = _reconfiguring(given, partitions, made)
     return made

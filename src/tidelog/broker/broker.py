@@ -44,6 +44,7 @@ from tidelog.broker.partitions.registry import Partitions
 from tidelog.broker.partitions.resuming_producers import ResumingProducers
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.broker.transactions.markers import Markers
+from tidelog.broker.transactions.transaction_coordinator import TransactionCoordinator
 from tidelog.groups.table import GroupTable
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.runtime import pace
@@ -101,6 +102,7 @@ class Broker:
     data_loss: DataLoss
     coordinator: Coordinator[GroupTable]
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     group_lag: GroupLag
     first_offsets: FirstOffsets
     markers: Markers

@@ -15,6 +15,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 from tidelog.broker import handlers
@@ -30,7 +31,6 @@ from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.partitions.log_directories import LogDirectories, former_registration
 from tidelog.broker.partitions.log_directories import StartFailed as StartFailed
-from tidelog.groups.table import GroupTable
 from tidelog.model.configs.addresses import Listener
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.network import api_versions
@@ -90,7 +90,7 @@ class BrokerProcess:
         """Called once by a start that is registered and waits long for the metadata."""
         self._session: ControllerSession | None = None
         self._server: Server | None = None
-        self._coordinator: Coordinator[GroupTable] | None = None
+        self._coordinators: tuple[Coordinator[Any], ...] = ()
 
     async def start(self) -> None:
         """Start and serve. Raises StartFailed after all started parts are stopped again."""
@@ -140,7 +140,7 @@ class BrokerProcess:
             )
         )
         broker.unaware_writers.when_seen = session.beat_soon
-        self._coordinator = broker.coordinator
+        self._coordinators = broker.coordinator, broker.transactions.coordinator
         self.server = self._server = Server(
             Router([api_versions.HANDLER, *handlers.HANDLERS], lambda: broker.offered_transactions),
             broker,
@@ -292,9 +292,9 @@ class BrokerProcess:
 
     async def _undo(self) -> None:
         """Stop the parts that were started, in the reverse order."""
-        if self._coordinator is not None:
-            await self._coordinator.close()
-            self._coordinator = None
+        coordinators, self._coordinators = self._coordinators, ()
+        for coordinator in coordinators:
+            await coordinator.close()
         session, self._session = self._session, None
         if self._server is not None:
             await self.broker.markers.sender.close()

@@ -5,20 +5,20 @@ the other steps nor another partition's command from being carried out, for the 
 
 | event | steps, in this order |
 |---|---|
-| a LeaderAndIsr was applied (``become``) | a leadership ended: the groups of the partition go |
-| | a leadership began: ISR changes, reports of losses and fences, the groups of the partition |
+| a LeaderAndIsr was applied (``become``) | a leadership ended: the coordinators' table goes |
+| | a leadership began: ISR changes, reports of losses and fences, the coordinators' table |
 | | in each case: the data-loss handling, the fetcher that follows the leader |
 | all new replicas of a request are there (``follow_new``) | their fetchers |
 | a fence was written later (``fenced``) | its report |
-| a replica serves no longer (``resign``) | its handling, its fetcher; of a leader the groups |
+| a replica serves no longer (``resign``) | its handling, its fetcher; of a leader the table |
 | a replica goes (``remove``), after ``resign`` | the notes of what it lost |
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TypeVarTuple
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVarTuple
 
 from tidelog.broker.control_plane.fence_reports import FenceReports
 from tidelog.broker.control_plane.isr_changes import IsrChanges
@@ -27,7 +27,6 @@ from tidelog.broker.data_loss.handling import DataLoss
 from tidelog.broker.data_loss.loss_reports import LossReports
 from tidelog.broker.following.followers import Followers
 from tidelog.broker.partitions.partition import HostedPartition
-from tidelog.groups.table import GroupTable
 from tidelog.model.topics import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -43,14 +42,14 @@ class RoleSteps:
         isr_changes: IsrChanges,
         loss_reports: LossReports,
         fence_reports: FenceReports,
-        coordinator: Coordinator[GroupTable],
+        coordinators: Sequence[Coordinator[Any]],
         data_loss: DataLoss,
         followers: Followers,
     ) -> None:
         self._isr_changes = isr_changes
         self._loss_reports = loss_reports
         self._fence_reports = fence_reports
-        self._coordinator = coordinator
+        self._coordinators = coordinators
         self._data_loss = data_loss
         self._followers = followers
 
@@ -66,12 +65,13 @@ class RoleSteps:
         ``leads_new_epoch``: this broker leads in a new epoch, also where it led before.
         ``is_new``: the replica was just created; it fetches from ``follow_new`` on."""
         if led_until is not None:
-            _do(self._coordinator.resign, partition.key, led_until)
+            self._resign(partition.key, led_until)
         if leads_new_epoch:
             _do(self._isr_changes.began, partition)
             _do(self._loss_reports.began, partition)
             _do(self._fence_reports.began, partition)
-            _do(self._coordinator.lead, partition)
+            for coordinator in self._coordinators:
+                _do(coordinator.lead, partition)
         _do(self._data_loss.applied, partition)
         _do(self._followers.created if is_new else self._followers.applied, partition)
 
@@ -90,7 +90,11 @@ class RoleSteps:
         _do(self._data_loss.stopped, key)
         _do(self._followers.stopped, key)
         if led_until is not None:
-            _do(self._coordinator.resign, key, led_until)
+            self._resign(key, led_until)
+
+    def _resign(self, key: TopicPartition, led_until: int) -> None:
+        for coordinator in self._coordinators:
+            _do(coordinator.resign, key, led_until)
 
     def remove(self, key: TopicPartition) -> None:
         """A replica goes: its log will be deleted or quarantined."""

@@ -165,6 +165,8 @@ def server_properties(
         "metrics_port": f"{HOST}:0",
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": str(min(2, plan.brokers)),
         "group.initial.rebalance.delay.ms": "0",
         "cluster.secret.file": str(plan.folder / FILE_NAME),
     }

@@ -39,7 +39,7 @@ from enum import Enum
 
 from tidelog.model.errors import ErrorCode
 from tidelog.transactions.events import AddPartitions, End, InitProducerId, MarkersWritten, Request
-from tidelog.transactions.limits import LAST_OWNED_EPOCH, MAX_EPOCH
+from tidelog.transactions.limits import LAST_OWNED_EPOCH, MAX_EPOCH, MAX_PARTITIONS
 from tidelog.transactions.state import (
     COMPLETE,
     NO_PRODUCER_ID,
@@ -106,9 +106,14 @@ def why_refused(known: Known | None, request: Request) -> ErrorCode:
         ]  # fmt: skip
         fenced = request.claimed not in accepted
         return ErrorCode.PRODUCER_FENCED if fenced else ErrorCode.NONE
-    if known is None or known.transaction.producer_id != request.producer.producer_id:
+    return producer_error(known, request.producer)
+
+
+def producer_error(known: Known | None, producer: IdAndEpoch) -> ErrorCode:
+    """Return the error of a producer that is not the owner of the id, otherwise NONE."""
+    if known is None or known.transaction.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if known.transaction.producer_epoch != request.producer.epoch:
+    if known.transaction.producer_epoch != producer.epoch:
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.NONE
 
@@ -171,21 +176,27 @@ def _with_new_id(
     return NextState(Known(empty, claimed))
 
 
-def _add(known: Known, request: AddPartitions, wall_ms: int) -> NextState | NoChange:
+def _add(known: Known, request: AddPartitions, wall_ms: int) -> NextState | NoChange | ErrorCode:
+    """Add partitions; UNKNOWN_SERVER_ERROR for more than ``MAX_PARTITIONS``, as for a record that
+    is too large."""
     now = known.transaction
     if now.state in PREPARED or now.state is TransactionState.DEAD:
         return NoChange.WAIT
-    if now.state is not TransactionState.ONGOING:
+    is_open = now.state is TransactionState.ONGOING
+    before = now.partitions if is_open else ()
+    together = {*before, *request.partitions}
+    if len(together) > MAX_PARTITIONS:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    if not is_open:
         added = replace(
             now,
             state=TransactionState.ONGOING,
-            partitions=tuple(sorted(set(request.partitions))),
+            partitions=tuple(sorted(together)),
             started_ms=wall_ms,
             updated_ms=wall_ms,
         )
         return NextState(replace(known, transaction=added))
-    together = {*now.partitions, *request.partitions}
-    if len(together) == len(now.partitions):
+    if len(together) == len(before):
         return NoChange.DONE
     added = replace(now, partitions=tuple(sorted(together)), updated_ms=wall_ms)
     return NextState(replace(known, transaction=added))

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from tidelog.model.deadlines import Deadlines
 from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work, finish
 from tidelog.records.record import CorruptRecords
 from tidelog.transactions import limits, rules
 from tidelog.transactions.decision import (
@@ -45,6 +46,9 @@ from tidelog.transactions.records import UnreadableRecord, decode
 from tidelog.transactions.rules import Known, NextState, NoChange
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.state import PREPARED, TransactionState
+
+SETTLED_AT_ONCE = 64
+"""Ids whose deadlines a load sets in one step."""
 
 
 class TransactionalId:
@@ -78,6 +82,8 @@ class TransactionTable:
         self._deadlines: Deadlines[str] = Deadlines()
         self.ahead_ms = 0
         """The time of day less ``now_ms``, set by the shell before it calls."""
+        self._decided: list[TransactionalId] | None = None
+        """Those that a load has found decided and not complete, from ``settle`` to ``loaded``."""
         self.unknown_records = 0
         """Records of the log with a key that this code does not know."""
 
@@ -115,14 +121,28 @@ class TransactionTable:
             known = rules.loaded(found.value)
             self._ids[found.transactional_id] = TransactionalId(found.transactional_id, known)
 
+    def settle(self, now_ms: int) -> Work[None]:
+        """Set the deadlines of all ids, in steps, before ``loaded``: no request comes meanwhile."""
+        decided = []
+        for number, entry in enumerate(self._ids.values()):
+            if number % SETTLED_AT_ONCE == 0:
+                yield None
+            self._settle(entry, now_ms)
+            if entry.known is not None and entry.known.transaction.state in PREPARED:
+                decided.append(entry)
+        self._decided = decided
+
     def loaded(self, now_ms: int) -> TransactionDecision:
-        """The log was read to its end and is committed: carry out decisions, set deadlines."""
+        """The log was read to its end and is committed: carry out decisions, set deadlines unless
+        ``settle`` has."""
+        if self._decided is None:
+            finish(self.settle(now_ms))
         effects: list[TransactionEffect] = []
-        for entry in self._ids.values():
+        for entry in self._decided or ():
             out = Collected(entry.key)
             self._carry_out(entry, out)
-            self._settle(entry, now_ms)
             effects += out.decision().effects
+        self._decided = None
         return TransactionDecision(tuple(effects))
 
     # Deciding ------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ FOR_CLIENTS = {
         PARTITION_LEADER_EPOCHS_FOR_PARTITIONS DESCRIBE_FENCES DESCRIBE_ACLS DESCRIBE_CLIENT_QUOTAS
         DESCRIBE_USER_SCRAM_CREDENTIALS DESCRIBE_QUORUM DESCRIBE_PRODUCERS LIST_TRANSACTIONS
         WRITE_TXN_MARKERS TXN_OFFSET_COMMIT
+        ADD_PARTITIONS_TO_TXN ADD_OFFSETS_TO_TXN END_TXN DESCRIBE_TRANSACTIONS
     """,
     "controller": """
         API_VERSIONS CREATE_TOPICS DELETE_TOPICS CREATE_PARTITIONS ALTER_CONFIGS ELECT_LEADERS
@@ -78,6 +79,20 @@ FOR_CLIENTS = {
 }
 """Every API that anybody may use. A new one stands in one of the two tables, on purpose: denial is
 the default (promise 29)."""
+
+WITH_TRANSACTIONS = {
+    ApiKey.ADD_PARTITIONS_TO_TXN: range(5),
+    ApiKey.ADD_OFFSETS_TO_TXN: range(5),
+    ApiKey.END_TXN: range(5),
+    ApiKey.WRITE_TXN_MARKERS: range(1, 2),
+    ApiKey.TXN_OFFSET_COMMIT: range(5),
+    ApiKey.INIT_PRODUCER_ID: range(5, 6),
+    ApiKey.DESCRIBE_TRANSACTIONS: range(1),
+}
+"""The versions of a broker's APIs that are served only while transactions are offered."""
+
+VERSIONS_BETWEEN_BROKERS = {ApiKey.ADD_PARTITIONS_TO_TXN: range(4, 5)}
+"""The versions in broker scope of APIs that clients use."""
 
 
 MOVES = {ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS}
@@ -102,6 +117,14 @@ def test_the_scope_of_every_api(role: str) -> None:
     shown = {entry.api_key for entry in offered.api_versions(trusted=False)}
     assert shown == {key for key, scope in found.items() if scope is CLIENT}
     assert {entry.api_key for entry in offered.api_versions(trusted=True)} == set(found)
+
+
+def test_versions_with_a_scope_or_a_condition_of_their_own() -> None:
+    for module in (handlers.HANDLERS, HANDLERS):
+        held = {each.api_key: each.with_transactions for each in module if each.with_transactions}
+        assert held == (WITH_TRANSACTIONS if module is handlers.HANDLERS else {})
+        scoped = {each.api_key: each.between_brokers for each in module if each.between_brokers}
+        assert scoped == (VERSIONS_BETWEEN_BROKERS if module is handlers.HANDLERS else {})
 
 
 @pytest.mark.parametrize("trusted", [False, True])

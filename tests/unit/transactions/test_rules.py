@@ -8,6 +8,7 @@ import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.transactions import rules
 from tidelog.transactions.events import AddPartitions, End, InitProducerId, MarkersWritten, Request
 from tidelog.transactions.limits import LAST_OWNED_EPOCH, MAX_EPOCH
 from tidelog.transactions.rules import (
@@ -90,6 +91,17 @@ def test_each_state_with_each_request(
     at = None if row[0] is None else known(row[0])
     found = tuple(summary(outcome(at, x)) for x in (INIT, ADD_P, ADD_Q, COMMIT, ABORT))
     assert found == row[1:]
+
+
+@pytest.mark.parametrize("state", [EMPTY, ONGOING, COMPLETE_COMMIT, COMPLETE_ABORT])
+def test_a_transaction_has_a_limit_of_partitions(
+    state: TransactionState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "MAX_PARTITIONS", 2)
+    two, three = (Q, P), (P, Q, TopicPartition("t", 9))
+    assert summary(outcome(known(state), AddPartitions("r", OWNER, two))) == (ONGOING, 7, 3)
+    refused = outcome(known(state), AddPartitions("r", OWNER, three))
+    assert refused is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 @pytest.mark.parametrize("state", TransactionState)

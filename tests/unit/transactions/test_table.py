@@ -11,7 +11,7 @@ from tidelog.model.effects import Answer, Note
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.record import CorruptRecords
-from tidelog.transactions import limits
+from tidelog.transactions import limits, table
 from tidelog.transactions.decision import (
     AllocateProducerId,
     SendMarkers,
@@ -416,6 +416,22 @@ def test_a_new_coordinator_goes_on_with_open_transactions() -> None:
     world.pass_time(30_000)
     world.store()
     assert world.state is TransactionState.PREPARE_ABORT
+
+
+def test_the_deadlines_of_a_load_are_set_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "SETTLED_AT_ONCE", 2)
+    world = World()
+    decided = replace(STORED, state=TransactionState.PREPARE_COMMIT)
+    for number in range(5):
+        record = TransactionRecord(f"id-{number}", decided if number == 3 else STORED)
+        world.table.replay(*encode(record), 0)
+    assert world.table.next_deadline_ms is None
+    assert list(world.table.settle(0)) == [None, None, None]
+    assert world.table.next_deadline_ms == 30_000
+    world.take(world.table.loaded(0))
+    assert [sent.transactional_id for sent in world.markers] == ["id-3"]
+    world.pass_time(30_000)
+    assert len(world.writes) == 4
 
 
 def test_what_was_removed_is_not_loaded() -> None:

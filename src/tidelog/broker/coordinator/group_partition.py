@@ -75,7 +75,7 @@ class GroupPartition:
 
     def carry_out(self, effect: Any) -> None:
         """Groups have no effect of their own."""
-        raise NotImplementedError(f"nothing performs {effect!r}")
+        raise TypeError(f"nothing performs {effect!r}")
 
     def close(self) -> None:
         """Do nothing: each request in parts ends when it finds that."""

@@ -178,7 +178,7 @@ class NoOwnPart:
 
     def carry_out(self, effect: Any) -> None:
         """There is no such effect."""
-        raise NotImplementedError(f"nothing performs {effect!r}")
+        raise TypeError(f"nothing performs {effect!r}")
 
     def close(self) -> None:
         """Do nothing."""

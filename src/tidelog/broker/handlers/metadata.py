@@ -38,7 +38,13 @@ from tidelog.broker.metadata.first_metadata import after_first_metadata
 from tidelog.broker.metadata.lost_leaders import until_known
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import INTERNAL_TOPICS, METADATA_TOPIC, OFFSETS_TOPIC, why_invalid
+from tidelog.model.topics import (
+    INTERNAL_TOPICS,
+    METADATA_TOPIC,
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    why_invalid,
+)
 from tidelog.model.work import Work
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import codec, messages
@@ -151,9 +157,11 @@ async def _create_first(
 
 
 async def _ensure(broker: Broker, name: str) -> ErrorCode:
-    # The offsets topic is compacted and has its own counts, whichever request creates it.
+    # A coordinator's topic is compacted and has its own counts, whichever request creates it.
     if name == OFFSETS_TOPIC:
         return await broker.coordinator.ensure_topic()
+    if name == TRANSACTIONS_TOPIC:
+        return await broker.transactions.coordinator.ensure_topic()
     return await broker.topic_creation.ensure(name)
 
 

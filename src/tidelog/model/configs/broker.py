@@ -347,15 +347,31 @@ class ControllerRows:
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionsRows:
-    """Transactions, which this version has not."""
+    """Transactions: the topic of their coordinators, and their times."""
 
-    transaction_state_log_num_partitions: int = idle(INT, 50, "Partitions of it.", AT_LEAST_1)
-    transaction_state_log_replication_factor: int = idle(SHORT, 3, "Replicas of it.", AT_LEAST_1)
-    transaction_state_log_min_isr: int = idle(INT, 2, "Its min.insync.replicas.", AT_LEAST_1)
-    transaction_state_log_segment_bytes: int = idle(INT, 104_857_600, "Its segments.", AT_LEAST_1)
-    transaction_max_timeout_ms: int = idle(INT, 900_000, "The longest transaction.", AT_LEAST_1)
-    transactional_id_expiration_ms: int = idle(
-        INT, 604_800_000, "When it is forgotten.", AT_LEAST_1
+    transaction_state_log_num_partitions: int = row(
+        INT, 50, "The number of partitions of __transaction_state.", AT_LEAST_1
+    )
+    transaction_state_log_replication_factor: int = row(
+        SHORT, 3, "The number of replicas of __transaction_state.", AT_LEAST_1
+    )
+    transaction_state_log_min_isr: int = row(
+        INT, 2, "The min.insync.replicas of __transaction_state.", AT_LEAST_1
+    )
+    transaction_state_log_segment_bytes: int = row(
+        INT, 104_857_600, "The segment size of __transaction_state.", AT_LEAST_1
+    )
+    transaction_max_timeout_ms: int = row(
+        INT,
+        900_000,
+        "The longest time-out of a transaction that a producer may have, in ms.",
+        AT_LEAST_1,
+    )
+    transactional_id_expiration_ms: int = row(
+        INT,
+        604_800_000,
+        "How long an unused transactional id without an open transaction is kept, in ms.",
+        AT_LEAST_1,
     )
 
 

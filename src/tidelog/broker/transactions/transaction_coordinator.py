@@ -1,0 +1,110 @@
+"""The transaction coordinator of this broker: what transactional ids add to that of any table.
+
+Owns what it gives to the shell (``coordinator.table.TableKind``): the topic ``__transaction_state``
+with the counts of ``transaction.state.log.*``, the tables of ids with their settings, their records
+and errors. Not requests and leadership: see ``coordinator.coordinator``; not one partition: see
+``transaction_partition``; not what is decided: see ``tidelog.transactions``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordinator.coordinator import Coordinator
+from tidelog.broker.coordinator.pending_response import give
+from tidelog.broker.coordinator.table import KeptTopic, Shell, TableKind
+from tidelog.broker.transactions.transaction_partition import (
+    MarkerWriter,
+    Parts,
+    TransactionPartition,
+)
+from tidelog.groups.placement import partition_for
+from tidelog.model.effects import Answer
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TRANSACTIONS_TOPIC
+from tidelog.transactions import limits, records
+from tidelog.transactions.events import Deadline, Event, MarkersWritten, refused
+from tidelog.transactions.settings import TransactionSettings
+from tidelog.transactions.table import TransactionTable
+
+if TYPE_CHECKING:
+    from tidelog.broker.control_plane.producer_ids import ProducerIds
+    from tidelog.broker.control_plane.topic_creation import TopicCreation
+    from tidelog.broker.metadata.cache import MetadataCache
+    from tidelog.model.configs.server import ServerConfigs
+    from tidelog.runtime.seams import Seams
+
+
+class TransactionCoordinator:
+    """The transactional ids of this broker. Requests, and changes of leadership, go to
+    ``coordinator``."""
+
+    def __init__(
+        self,
+        configs: ServerConfigs,
+        seams: Seams,
+        metadata: MetadataCache,
+        topic_creation: TopicCreation,
+        producer_ids: ProducerIds,
+    ) -> None:
+        self._configs = configs
+        self._clock = seams.clock
+        self._producer_ids = producer_ids
+        self.markers: MarkerWriter | None = None
+        """What writes the markers; without it decisions stay as they are, and are not lost."""
+        self.coordinator = Coordinator(self._kind(), seams.clock, metadata, topic_creation)
+
+    def _kind(self) -> TableKind[TransactionTable]:
+        return TableKind(
+            topic=transactions_topic(self._configs),
+            noun="transactional_id",
+            commit_timeout_ms=limits.COMMIT_MS,
+            new_table=partial(TransactionTable, settings_of(self._configs)),
+            place=partition_for,
+            encode=records.encode,
+            refuse=refuse_event,
+            tick=Deadline,
+            own_part=self._own_part,
+        )
+
+    def _own_part(self, shell: Shell[TransactionTable]) -> TransactionPartition:
+        parts = Parts(
+            clock=self._clock,
+            next_id=self._producer_ids.next_id,
+            markers=lambda: self.markers,
+            spawn=self.coordinator.spawn,
+        )
+        return TransactionPartition(shell, parts)
+
+
+def transactions_topic(configs: ServerConfigs) -> KeptTopic:
+    """Return ``__transaction_state`` as it is created, with the settings of Kafka's."""
+    return KeptTopic(
+        TRANSACTIONS_TOPIC,
+        configs.transaction_state_log_num_partitions,
+        configs.transaction_state_log_replication_factor,
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(configs.transaction_state_log_min_isr),
+            "segment.bytes": str(configs.transaction_state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
+        },
+        advice="Without it there are no transactions: start more brokers, or set "
+        "transaction.state.log.replication.factor in the files of the brokers.",
+    )
+
+
+def settings_of(configs: ServerConfigs) -> TransactionSettings:
+    """Return the settings of transactions from a server's configuration."""
+    return TransactionSettings(
+        transaction_max_timeout_ms=configs.transaction_max_timeout_ms,
+        transactional_id_expiration_ms=configs.transactional_id_expiration_ms,
+    )
+
+
+def refuse_event(event: Event, error: ErrorCode) -> None:
+    """Refuse an event if it is a request that waits for a response."""
+    if not isinstance(event, (Deadline, MarkersWritten)):
+        give(Answer(event.pending_response, refused(event, error)))
