@@ -330,6 +330,28 @@ def test_the_record_of_the_end_is_written_again_until_the_log_takes_it(tmp_path:
     run(tmp_path, story)
 
 
+def test_markers_that_a_bug_keeps_from_being_sent_are_sent_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(broker: TransactionBroker) -> None:
+        send, failures = broker.markers.send, [ZeroDivisionError("planted")]
+
+        def failing(*of: Any) -> None:
+            if failures:
+                raise failures.pop()
+            send(*of)
+
+        monkeypatch.setattr(broker.markers, "send", failing)
+        producer = await broker.init()
+        await broker.add(producer, ("t", 0))
+        assert await broker.end(producer) == E.NONE
+        await until(lambda: broker.markers.sent)
+
+    monkeypatch.setattr(limits, "RETRY_MS", 10)
+    run(tmp_path, story)
+    assert f"the markers of {ID} could not be sent" in caplog.text
+
+
 # Producer ids ----------------------------------------------------------------------------------
 
 

@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant
 RULES = "tests/unit/transactions/test_rules.py"
 TABLE = "tests/unit/transactions/test_table.py"
 RANDOM = "tests/unit/transactions/test_table_random.py"
+SHELL = "tests/broker/test_transactions_coordinator.py"
+REQUESTS = "tests/broker/test_transactions_requests.py"
 MARKERS = "tests/unit/records/test_control_records.py"
 
 MUTANTS = (
@@ -81,6 +83,48 @@ MUTANTS = (
         "            if found.transactional_id is not None:\n",
         "            if found.transactional_id == '':\n",
         TABLE,
+    ),
+    Mutant(
+        "a deposed coordinator's markers are still sent",
+        "src/tidelog/broker/transactions/transaction_partition.py::TransactionPartition.close",
+        "            markers.stop(self._shell.hosted.partition)\n",
+        "            pass\n",
+        SHELL,
+    ),
+    Mutant(
+        "markers have the epoch in which the leadership began",
+        "src/tidelog/broker/transactions/transaction_partition.py::TransactionPartition._send_one",
+        "hosted.leader_epoch,",
+        "self._shell.since,",
+        SHELL,
+    ),
+    Mutant(
+        "a load sets no deadlines",
+        "src/tidelog/transactions/table.py::TransactionTable.settle",
+        "            self._settle(entry, now_ms)\n",
+        "",
+        f"{TABLE} {SHELL}",
+    ),
+    Mutant(
+        "a leader may take a batch of a transaction that is being ended",
+        "src/tidelog/transactions/verifying.py::verified",
+        "    if now.state in PREPARED or ends:\n",
+        "    if now.state in PREPARED:\n",
+        "tests/unit/transactions/test_verifying.py",
+    ),
+    Mutant(
+        "partitions are added beside one that is not there",
+        "src/tidelog/broker/handlers/add_partitions_to_txn.py::_add",
+        "    if refused:\n",
+        "    if len(refused) == len(asked):\n",
+        REQUESTS,
+    ),
+    Mutant(
+        "transactional ids are served while transactions are not offered",
+        "src/tidelog/broker/handlers/init_producer_id.py::handle",
+        " and not broker.offered_transactions:",
+        " and broker.offered_transactions is None:",
+        REQUESTS,
     ),
     Mutant(
         "every marker commits",

@@ -57,7 +57,7 @@ class World:
         configs = from_mapping(texts)
         assert isinstance(configs, ServerConfigs), configs
         seams = Seams()
-        secret = ClusterSecret(seams.disk, str(path), seams.clock, seams.random)
+        secret = self.secret = ClusterSecret(seams.disk, str(path), seams.clock, seams.random)
         self.controller = LoneController(configs, seams, self.store, secret)
         self.broker = BrokerProcess(configs, seams, secret=secret)
 

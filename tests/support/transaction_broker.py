@@ -60,7 +60,7 @@ class Sent:
 
 @dataclass
 class Recorder:
-    """The sender of markers in tests: it has the form of ``MarkerWriter``."""
+    """The sender of markers in tests: it has the form of ``SendsMarkers``."""
 
     sent: list[Sent] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
@@ -123,7 +123,7 @@ class TransactionBroker(GroupBroker):
         await super().start()
         self.session = Session()
         self.broker.offered_transactions = True
-        self.broker.transactions.markers = self.markers
+        self.broker.transactions.send_with(self.markers)
 
     @property
     def ids(self) -> Any:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 BETWEEN_BROKERS = range(4, 5)
-MOST_PARTITIONS = 20_000
-"""Most elements of a client's request, as of a transaction."""
+MOST_PARTITIONS = 10_000
+"""Most elements of a request of a client: it is served without steps."""
 
 PARTITION_BYTES = 150
 """Memory of a partition in a response under construction."""

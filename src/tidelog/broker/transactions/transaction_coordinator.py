@@ -9,14 +9,14 @@ and errors. Not requests and leadership: see ``coordinator.coordinator``; not on
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.coordinator.pending_response import give
 from tidelog.broker.coordinator.table import KeptTopic, Shell, TableKind
 from tidelog.broker.transactions.transaction_partition import (
-    MarkerWriter,
     Parts,
+    SendsMarkers,
     TransactionPartition,
 )
 from tidelog.groups.placement import partition_for
@@ -51,9 +51,17 @@ class TransactionCoordinator:
         self._configs = configs
         self._clock = seams.clock
         self._producer_ids = producer_ids
-        self.markers: MarkerWriter | None = None
-        """What writes the markers; without it decisions stay as they are, and are not lost."""
+        self._markers: SendsMarkers | None = None
         self.coordinator = Coordinator(self._kind(), seams.clock, metadata, topic_creation)
+
+    def send_with(self, markers: SendsMarkers) -> None:
+        """Let this send markers, also those of decisions that were carried out before.
+
+        Without a sender decisions stay as they are, and are not lost.
+        """
+        self._markers = markers
+        for led in self.coordinator.led():
+            cast(TransactionPartition, led.own_part).send_soon()
 
     def _kind(self) -> TableKind[TransactionTable]:
         return TableKind(
@@ -72,7 +80,7 @@ class TransactionCoordinator:
         parts = Parts(
             clock=self._clock,
             next_id=self._producer_ids.next_id,
-            markers=lambda: self.markers,
+            markers=lambda: self._markers,
             spawn=self.coordinator.spawn,
         )
         return TransactionPartition(shell, parts)

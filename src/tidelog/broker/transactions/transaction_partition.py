@@ -3,7 +3,7 @@
 Owns the effects that only these tables have: markers that are to be written, and fresh producer
 ids; and the deadlines that a load sets, in steps. Not when the ids are served and how they are
 written: see ``coordinator.led_partition``; not how markers reach the leaders: see the sender of
-markers, which has the form of ``MarkerWriter``.
+markers, which has the form of ``SendsMarkers``.
 Order: the record of a decision is committed before its markers are sent. A load finds each decision
 whose end is not in the log, and its markers are sent again. When leadership ends, so do the markers
 and the waits for producer ids; the next coordinator begins with what the log says.
@@ -42,7 +42,7 @@ MAX_ALLOCATING = 1_000
 COORDINATOR_LOAD_IN_PROGRESS."""
 
 
-class MarkerWriter(Protocol):
+class SendsMarkers(Protocol):
     """What writes markers: ``marker_sender``."""
 
     def send(
@@ -66,7 +66,7 @@ class Parts:
     clock: Clock
     next_id: Callable[[], Awaitable[int]]
     """Return a producer id that was never used."""
-    markers: Callable[[], MarkerWriter | None]
+    markers: Callable[[], SendsMarkers | None]
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
     """Start a task that ends with the coordinator at the latest."""
 
@@ -78,6 +78,7 @@ class TransactionPartition:
         self._shell = shell
         self._parts = parts
         self._to_send: deque[SendMarkers] = deque()
+        """At most one for each id: nothing else is decided before its markers are written."""
         self._is_sending = False
         self._allocating: set[InitProducerId] = set()
 
@@ -89,7 +90,7 @@ class TransactionPartition:
         """Let markers be sent, or a producer id be allocated."""
         if isinstance(effect, SendMarkers):
             self._to_send.append(effect)
-            self._send_soon()
+            self.send_soon()
         else:
             assert isinstance(effect, AllocateProducerId), effect
             self._allocate(effect)
@@ -115,8 +116,9 @@ class TransactionPartition:
 
     # Markers -----------------------------------------------------------------------------------
 
-    def _send_soon(self) -> None:
-        # In a later turn of the loop: a load may find the decisions of very many ids at once.
+    def send_soon(self) -> None:
+        """Send the markers that wait, in later turns of the loop: a load may find the decisions of
+        very many ids at once."""
         if self._to_send and not self._is_sending:
             self._is_sending = True
             asyncio.get_running_loop().call_soon(self._send)
@@ -126,17 +128,31 @@ class TransactionPartition:
         markers, turn = self._parts.markers(), pace.Turn(self._parts.clock)
         if markers is None:
             return
-        hosted = self._shell.hosted
         while self._to_send:
             effect = self._to_send.popleft()
-            if effect.partitions:
-                written = partial(self._written, effect)
-                markers.send(hosted.partition, hosted.leader_epoch, effect, written)
-            else:
-                self._written(effect)
+            try:
+                self._send_one(markers, effect)
+            except Exception:
+                # A bug must not leave a transaction undecided for readers until the next leader.
+                named = {"transactional_id": effect.transactional_id}
+                logger.exception("the markers of %(transactional_id)s could not be sent", named)
+                loop = asyncio.get_running_loop()
+                loop.call_later(limits.RETRY_MS / 1000, self._send_again, effect)
             if turn.is_over:
                 break
-        self._send_soon()
+        self.send_soon()
+
+    def _send_one(self, markers: SendsMarkers, effect: SendMarkers) -> None:
+        hosted, written = self._shell.hosted, partial(self._written, effect)
+        if effect.partitions:
+            markers.send(hosted.partition, hosted.leader_epoch, effect, written)
+        else:
+            written()
+
+    def _send_again(self, effect: SendMarkers) -> None:
+        if self._shell.state is ErrorCode.NONE:
+            self._to_send.append(effect)
+            self.send_soon()
 
     def _written(self, effect: SendMarkers) -> None:
         event = MarkersWritten(effect.producer, effect.committed)
