@@ -60,13 +60,14 @@ MUTANTS = (
         "                entry.in_flight = out.write(verdict.known, answers)\n",
         "                entry.in_flight = out.write(verdict.known, answers)\n"
         "                entry.known = verdict.known\n"
-        "                self._carry_out(entry, out)\n",
+        "                for effect in _of_decision(entry):\n"
+        "                    out.effect(effect)\n",
         f"{TABLE} {RANDOM}",
     ),
     Mutant(
         "a decision that a load finds is not carried out",
-        "src/tidelog/transactions/table.py::TransactionTable.loaded",
-        "            self._carry_out(entry, out)\n",
+        "src/tidelog/transactions/table.py::TransactionTable.settle",
+        "            decided += _of_decision(entry)\n",
         "",
         f"{TABLE} {RANDOM}",
     ),

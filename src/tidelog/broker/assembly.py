@@ -108,8 +108,7 @@ def assemble(given: Given) -> Broker:
     isr_changes = IsrChanges(configs, clock, session, partitions, debts)
     reports = loss_reports, fence_reports = _reports(given, partitions, log_work)
     topic_creation, producer_ids = _asking_controller(given, metadata)
-    groups = _groups(given, metadata, topic_creation)
-    transactions = _transactions(given, metadata, topic_creation, producer_ids)
+    groups, transactions = _coordinators(given, metadata, topic_creation, producer_ids)
     data_loss = DataLoss(debts, loss_reports, isr_changes, groups.coordinator, clock)
     followers = _followers(given, metadata, others, commit, log_work, loss_reports)
     coordinators = groups.coordinator, transactions.coordinator
@@ -179,14 +178,6 @@ def _asking_controller(given: Given, metadata: MetadataCache) -> tuple[TopicCrea
     return creation, ProducerIds(given.session, given.configs.node_id)
 
 
-def _groups(
-    given: Given, metadata: MetadataCache, topic_creation: TopicCreation
-) -> GroupCoordinator:
-    made = GroupCoordinator(given.configs, given.seams, metadata, topic_creation)
-    metadata.when_gone = made.topic_gone
-    return made
-
-
 def _markers(
     given: Given,
     metadata: MetadataCache,
@@ -204,10 +195,13 @@ def _markers(
     return Markers(writer, sender)
 
 
-def _transactions(
+def _coordinators(
     given: Given, metadata: MetadataCache, creation: TopicCreation, producer_ids: ProducerIds
-) -> TransactionCoordinator:
-    return TransactionCoordinator(given.configs, given.seams, metadata, creation, producer_ids)
+) -> tuple[GroupCoordinator, TransactionCoordinator]:
+    ends = given.configs, given.seams, metadata, creation
+    groups = GroupCoordinator(*ends)
+    metadata.when_gone = groups.topic_gone
+    return groups, TransactionCoordinator(*ends, producer_ids)
 
 
 def _unaware_writers(

@@ -82,8 +82,8 @@ class TransactionTable:
         self._deadlines: Deadlines[str] = Deadlines()
         self.ahead_ms = 0
         """The time of day less ``now_ms``, set by the shell before it calls."""
-        self._decided: list[TransactionalId] | None = None
-        """Those that a load has found decided and not complete, from ``settle`` to ``loaded``."""
+        self._decided: list[TransactionEffect] | None = None
+        """The markers of decisions that a load has found, from ``settle`` to ``loaded``."""
         self.unknown_records = 0
         """Records of the log with a key that this code does not know."""
 
@@ -123,13 +123,12 @@ class TransactionTable:
 
     def settle(self, now_ms: int) -> Work[None]:
         """Set the deadlines of all ids, in steps, before ``loaded``: no request comes meanwhile."""
-        decided = []
+        decided: list[TransactionEffect] = []
         for number, entry in enumerate(self._ids.values()):
             if number % SETTLED_AT_ONCE == 0:
                 yield None
             self._settle(entry, now_ms)
-            if entry.known is not None and entry.known.transaction.state in PREPARED:
-                decided.append(entry)
+            decided += _of_decision(entry)
         self._decided = decided
 
     def loaded(self, now_ms: int) -> TransactionDecision:
@@ -137,13 +136,8 @@ class TransactionTable:
         ``settle`` has."""
         if self._decided is None:
             finish(self.settle(now_ms))
-        effects: list[TransactionEffect] = []
-        for entry in self._decided or ():
-            out = Collected(entry.key)
-            self._carry_out(entry, out)
-            effects += out.decision().effects
-        self._decided = None
-        return TransactionDecision(tuple(effects))
+        decided, self._decided = self._decided, None
+        return TransactionDecision(tuple(decided or ()))
 
     # Deciding ------------------------------------------------------------------------------
 
@@ -178,7 +172,8 @@ class TransactionTable:
         entry.to_complete = entry.retry_at_ms = None
         for answer in write.answers:
             out.effect(answer)
-        self._carry_out(entry, out)
+        for effect in _of_decision(entry):
+            out.effect(effect)
         waiting, entry.waiting = entry.waiting, []
         for request, until_ms in waiting:
             self._request(entry, request, until_ms, now_ms, out)
@@ -322,14 +317,6 @@ class TransactionTable:
             entry.to_complete = event
             entry.in_flight = out.write(verdict.known, ())
 
-    def _carry_out(self, entry: TransactionalId, out: Collected) -> None:
-        """Let the markers of a durable decision be written."""
-        if entry.known is None or entry.known.transaction.state not in PREPARED:
-            return
-        now = entry.known.transaction
-        committed = now.state is TransactionState.PREPARE_COMMIT
-        out.effect(SendMarkers(entry.key, now.owner, committed, now.partitions))
-
     def _refuse(self, answers: tuple[Answer, ...], error: ErrorCode, out: Collected) -> None:
         for answer in answers:
             out.effect(Answer(answer.pending_response, answer.result.refused(error)))
@@ -351,6 +338,15 @@ class TransactionTable:
             self._deadlines.set(entry.key, min(moments))
         else:
             self._deadlines.drop(entry.key)
+
+
+def _of_decision(entry: TransactionalId) -> tuple[SendMarkers, ...]:
+    """Return what lets the markers of a durable decision be written; nothing without one."""
+    if entry.known is None or entry.known.transaction.state not in PREPARED:
+        return ()
+    now = entry.known.transaction
+    committed = now.state is TransactionState.PREPARE_COMMIT
+    return (SendMarkers(entry.key, now.owner, committed, now.partitions),)
 
 
 def _result(request: Request, known: Known) -> TransactionResult | InitProducerIdResult:
