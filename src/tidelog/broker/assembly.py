@@ -160,7 +160,7 @@ def assemble(given: Given) -> Broker:
         transactions=transactions,
         group_lag=GroupLag(groups.coordinator, partitions, metadata, others, clock),
         first_offsets=FirstOffsets(partitions, metadata, others, session),
-        markers=_markers(given, metadata, others, partitions, groups, leader_hints),
+        markers=_markers(given, metadata, others, partitions, (groups, transactions), leader_hints),
     )
 
 
@@ -183,15 +183,17 @@ def _markers(
     metadata: MetadataCache,
     others: OtherBrokers,
     partitions: Partitions,
-    groups: GroupCoordinator,
+    coordinators: tuple[GroupCoordinator, TransactionCoordinator],
     leader_hints: LeaderHints,
 ) -> Markers:
     configs, seams = given.configs, given.seams
+    groups, transactions = coordinators
     # Beside those of OffsetFetch: neither waits for a question of the other.
     questions = FirstOffsets(partitions, metadata, others, given.session)
     connecting = Connecting.of(configs, metadata, given.secret, seams)
     writer = MarkerWriter(partitions, groups, leader_hints, seams.clock)
     sender = MarkerSender(configs.node_id, connecting, writer, questions.exist, seams)
+    transactions.send_with(sender)
     return Markers(writer, sender)
 
 
