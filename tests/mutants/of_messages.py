@@ -133,7 +133,7 @@ MUTANTS = (
     ),
     Mutant(
         "a long commit by id goes on in the next incarnation of its topic",
-        "src/tidelog/broker/handlers/offset_commit.py::_known",
+        "src/tidelog/broker/coordinator/named_offsets.py::named_offsets",
         "                or (by_id and listed.topic_id != topic.topic_id)\n",
         "",
         "tests/wire/test_groups_topic_incarnations.py",
