@@ -71,6 +71,10 @@ class Rejected:
     records: tuple[int, ...] = ()
 
 
+OUTSIDE = Rejected(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this version")
+"""The refusal of a batch of a transaction in a request without a transactional id."""
+
+
 class BatchHeader(NamedTuple):
     """The fields of one batch header. ``size`` is the whole batch in bytes."""
 
@@ -234,6 +238,21 @@ def check_client_batch(
     return None
 
 
+def check_batch_in_transaction(
+    header: HeaderFields, batch: memoryview, configs: TopicConfigs, now_ms: int
+) -> Rejected | None:
+    """Judge one batch of a request with a transactional id, as ``check_client_batch`` does the
+    others: it may belong to a transaction."""
+    attributes = header[5]
+    if not attributes & TRANSACTIONAL_BIT:
+        return check_client_batch(header, batch, configs, now_ms)
+    plain = (*header[:5], attributes & ~TRANSACTIONAL_BIT, *header[6:])
+    refusal = check_client_batch(plain, batch, configs, now_ms)
+    if refusal is None and header[9] < 0:
+        return _invalid("a batch of a transaction needs a producer id")
+    return refusal
+
+
 def _check_attributes(attributes: int, batch: memoryview) -> Rejected | None:
     if attributes & (CONTROL_BIT | DELETE_HORIZON_BIT):
         return _invalid("clients must not write control batches or delete horizons")
@@ -247,7 +266,7 @@ def _check_attributes(attributes: int, batch: memoryview) -> Rejected | None:
             f"compression {attributes & CODEC_MASK} is unknown",
         )
     if attributes & TRANSACTIONAL_BIT:
-        return Rejected(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this version")
+        return OUTSIDE
     fault = start_fault(attributes & CODEC_MASK, batch[HEADER_SIZE:])
     return None if fault is None else _invalid(fault)
 

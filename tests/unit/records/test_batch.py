@@ -17,9 +17,12 @@ from tidelog.records.batch import (
     HEADER_SIZE,
     LOG_APPEND_TIME_BIT,
     MAX_INT32,
+    OUTSIDE,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     Rejected,
     assign,
+    check_batch_in_transaction,
     check_client_batch,
     crc_is_right,
     pack_header,
@@ -79,6 +82,41 @@ def verdict(content: bytes, configs: TopicConfigs = CONFIGS) -> ErrorCode | None
 )
 def test_what_the_leader_accepts(changes: dict[str, int], expected: ErrorCode | None) -> None:
     assert verdict(made(**changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        ({"attributes": TRANSACTIONAL_BIT}, None),
+        ({"attributes": TRANSACTIONAL_BIT, "producer_id": -1}, ErrorCode.INVALID_RECORD),
+        ({"attributes": TRANSACTIONAL_BIT, "producer_epoch": -1}, ErrorCode.INVALID_RECORD),
+        ({"attributes": TRANSACTIONAL_BIT, "base_sequence": -1}, ErrorCode.INVALID_RECORD),
+        ({"attributes": TRANSACTIONAL_BIT | CONTROL_BIT}, ErrorCode.INVALID_RECORD),
+        ({"attributes": CONTROL_BIT}, ErrorCode.INVALID_RECORD),
+        ({"attributes": TRANSACTIONAL_BIT | LOG_APPEND_TIME_BIT}, ErrorCode.INVALID_TIMESTAMP),
+        ({"attributes": TRANSACTIONAL_BIT, "base_offset": 7}, ErrorCode.INVALID_RECORD),
+        ({"attributes": TRANSACTIONAL_BIT, "record_count": 4}, ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_what_the_leader_accepts_in_a_request_with_a_transactional_id(
+    changes: dict[str, int], expected: ErrorCode | None
+) -> None:
+    content = made(**changes)
+    header = read_header(content)
+    refusal = check_batch_in_transaction(header, memoryview(content), CONFIGS, NOW_MS)
+    assert (None if refusal is None else refusal.error) == expected
+    without_id = check_client_batch(header, memoryview(content), CONFIGS, NOW_MS)
+    is_in_transaction = changes.get("attributes") == TRANSACTIONAL_BIT
+    if expected is None:
+        assert without_id is (OUTSIDE if is_in_transaction else None)
+
+
+def test_the_crc_of_a_batch_in_a_transaction_covers_its_attributes() -> None:
+    header = read_header(made())
+    content = pack_header(header._replace(attributes=TRANSACTIONAL_BIT)) + PAYLOAD
+    refusal = check_batch_in_transaction(read_header(content), memoryview(content), CONFIGS, NOW_MS)
+    assert refusal is not None and refusal.error is ErrorCode.CORRUPT_MESSAGE
 
 
 def test_timestamps_have_an_earliest_too() -> None:

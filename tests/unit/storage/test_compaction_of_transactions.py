@@ -32,8 +32,9 @@ from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.log.aborted import ENTRY_BYTES, encode_check
 from tidelog.storage.log.aborted_files import paths_of
 from tidelog.storage.log.aborted_reading import aborted_between
+from tidelog.storage.log.joining import NONE
 from tidelog.storage.log.partition_log import PartitionLog
-from tidelog.storage.log.producers import NONE, KnownBatch
+from tidelog.storage.log.producers import KnownBatch
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
 from tidelog.storage.log.stable import last_stable_offset

@@ -14,8 +14,9 @@ from tests.support.storage_logs import NOW_MS, batch, new_log, reopen
 from tests.support.transactional_logs import marker, transactional
 from tidelog.records.batch import Rejected, read_header, seal_batch
 from tidelog.records.builder import Producer
+from tidelog.storage.log.joining import NONE
 from tidelog.storage.log.partition_log import PartitionLog
-from tidelog.storage.log.producers import BATCHES_REMEMBERED, NONE, ProducerState, encode
+from tidelog.storage.log.producers import BATCHES_REMEMBERED, ProducerState, encode
 from tidelog.storage.log.stable import last_stable_offset
 from tidelog.storage.log.transaction_events import TransactionEvents
 

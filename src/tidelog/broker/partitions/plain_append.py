@@ -8,6 +8,7 @@ plain: another form of the batch, a roll, a new leader epoch, a duplicate, a log
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog.records.batch import (
@@ -24,6 +25,7 @@ from tidelog.storage.log.results import Appended, as_appended
 from tidelog.storage.log.tail import has_room, write_one
 
 if TYPE_CHECKING:
+    from tidelog.model.configs.topic import TopicConfigs
     from tidelog.storage.log.state import LogState
 
 # A member looked up by name is a call in Python 3.11.
@@ -31,12 +33,18 @@ _CUT = LogChange.CUT
 
 
 def plain_header(
-    log: LogState, batch: memoryview, leader_epoch: int, now_ms: int
+    log: LogState,
+    batch: memoryview,
+    leader_epoch: int,
+    now_ms: int,
+    check: Callable[
+        [HeaderFields, memoryview, TopicConfigs, int], Rejected | None
+    ] = check_client_batch,
 ) -> HeaderFields | Rejected | None:
     """Judge a payload of one batch and change nothing: return its header where it may be written
     as it was sent, why it is refused, or None where the general append has to judge it.
 
-    Constant work, but for the CRC.
+    Constant work, but for the CRC. ``check``: that of the batch alone.
     """
     size = len(batch)
     if (
@@ -51,7 +59,7 @@ def plain_header(
     header = unpack_header(batch)
     if header[1] != size - LENGTH_OVERHEAD or header[3] != 2 or not has_room(log, header, size):
         return None
-    refusal = check_client_batch(header, batch, log.configs, now_ms)
+    refusal = check(header, batch, log.configs, now_ms)
     if refusal is not None:
         return refusal
     if header[9] >= 0:

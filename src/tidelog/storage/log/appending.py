@@ -111,13 +111,19 @@ def append_as_leader(
 
 
 def inspect(
-    log: LogState, buffer: Buffer, now_ms: int, allowance: InspectionAllowance
+    log: LogState,
+    buffer: Buffer,
+    now_ms: int,
+    allowance: InspectionAllowance,
+    *,
+    in_transaction: bool = False,
 ) -> Work[Batches | Rejected]:
     """Return a client's batches as the topic wants them, but for ``finished``; appends nothing.
 
-    The buffer must stay as it is until the end.
+    The buffer must stay as it is until the end. ``in_transaction``: they may belong to one.
     """
-    wanted = BatchDemands(log.configs, now_ms, check_records=log.resources.checks_records)
+    checks = log.resources.checks_records
+    wanted = BatchDemands(log.configs, now_ms, check_records=checks, in_transaction=in_transaction)
     batches = checked(buffer, wanted)
     return (
         (yield from inspecting.inspect(batches, wanted, allowance))

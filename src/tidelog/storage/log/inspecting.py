@@ -89,12 +89,14 @@ UNINSPECTED = Rejected(ErrorCode.REQUEST_TIMED_OUT, "its records wait to be insp
 
 class BatchDemands(NamedTuple):
     """What is asked of batches: the topic's configurations, and now; whether they are of a client,
-    and whether the records of each one are checked (``log.batch.check=full``)."""
+    whether the records of each one are checked (``log.batch.check=full``), and whether they may
+    belong to a transaction."""
 
     configs: TopicConfigs
     now_ms: int
     from_client: bool = True
     check_records: bool = False
+    in_transaction: bool = False
 
     def needs_inspection(self, header: BatchHeader) -> bool:
         """Whether a batch's records must be checked: without that it stays as it was sent."""

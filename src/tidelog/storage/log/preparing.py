@@ -18,6 +18,7 @@ from tidelog.records.batch import (
     MAX_INT32,
     Buffer,
     Rejected,
+    check_batch_in_transaction,
     check_client_batch,
     pack_header,
     pack_prefix,
@@ -90,8 +91,9 @@ def checked(buffer: Buffer, wanted: BatchDemands) -> Batches | Rejected:
     batches = split(buffer)
     if not isinstance(batches, list) or not wanted.from_client:
         return batches
+    check = check_batch_in_transaction if wanted.in_transaction else check_client_batch
     for header, batch in batches:
-        refusal = check_client_batch(header, batch, wanted.configs, wanted.now_ms)
+        refusal = check(header, batch, wanted.configs, wanted.now_ms)
         if refusal is not None:
             return refusal
     return batches

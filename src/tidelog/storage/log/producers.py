@@ -56,6 +56,7 @@ from tidelog.records.batch import (
 from tidelog.records.control_records import marker_in
 from tidelog.records.crc import crc32c
 from tidelog.storage.checkpoints import DamagedFile
+from tidelog.storage.log.joining import NONE, why_not_plain
 from tidelog.storage.log.transaction_events import TransactionEvents
 from tidelog.storage.log.transactions import EndedTransaction, OpenTransactions, TransactionEvent
 
@@ -78,9 +79,6 @@ _pack = _ENTRY.pack
 of its transaction (both -1: none)."""
 _WHOSE = struct.Struct(">qh16xqiq")
 _as_known = tuple.__new__
-
-NONE = -1
-"""No open transaction, or no marker: its first offset, and the epoch of its coordinator."""
 
 _OF_TRANSACTION = TRANSACTIONAL_BIT | CONTROL_BIT
 
@@ -111,6 +109,7 @@ class ProducerEntry:
         "_stored",
         "coordinator_epoch",
         "epoch",
+        "last_marker",
         "last_ms",
         "moment",
         "open_since",
@@ -137,6 +136,8 @@ class ProducerEntry:
         """The batches as a snapshot has them, until they are decoded."""
         self.coordinator_epoch = NONE
         """Of the last marker."""
+        self.last_marker = NONE
+        """The offset of the last marker since the log was opened: snapshots have none."""
         self.open_since = NONE
         """The first offset of its open transaction."""
 
@@ -183,6 +184,7 @@ class ProducerEntry:
         batches = batches.copy() if epoch == self.epoch else []
         entry = ProducerEntry(self.producer_id, epoch, batches, at_ms, moment)
         entry.coordinator_epoch, entry.open_since = self.coordinator_epoch, self.open_since
+        entry.last_marker = self.last_marker
         return entry
 
 
@@ -217,13 +219,13 @@ class ProducerState:
             batches = entry._batches or entry.batches
             last = batches[-1].last_sequence if batches else NO_SEQUENCE
             if first == last + 1 or (first == 0 and last == MAX_INT32):
-                return None if entry.open_since == NONE else _in_transaction(entry, attributes)
+                return None if entry.open_since == NONE else why_not_plain(entry, attributes)
             last = NO_SEQUENCE if first < 0 else (first + delta) & MAX_INT32
             for batch in batches:
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch
             if not batches and first > 0:
-                return _in_transaction(entry, attributes) or RESUMES  # only a marker is known
+                return why_not_plain(entry, attributes) or RESUMES  # only a marker is known
             return Rejected(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {producer_id} sent sequence {first} after {entry.last_sequence}",
@@ -238,7 +240,7 @@ class ProducerState:
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {producer_id} begins epoch {epoch} with sequence {first}",
             )
-        return _in_transaction(entry, attributes)
+        return why_not_plain(entry, attributes)
 
     def note(
         self, header: HeaderFields, first_offset: int, appended_ms: int, batch: Buffer = b""
@@ -315,7 +317,7 @@ class ProducerState:
             self.transactions.first_unstable(self.events.high_watermark)
         entry = self._changed(entry, max(entry.epoch, event.epoch), event.at_ms)
         self.entries.move_to_end(event.producer_id)
-        entry.coordinator_epoch = event.marker_epoch
+        entry.coordinator_epoch, entry.last_marker = event.marker_epoch, event.offset
         first, entry.open_since = entry.open_since, NONE
         if first == NONE:
             return None
@@ -447,13 +449,6 @@ class ProducerState:
             entry.open_since for entry in recent if entry.open_since != NONE
         )
         return state
-
-
-def _in_transaction(entry: ProducerEntry, attributes: int) -> Rejected | None:
-    if entry.open_since == NONE or attributes & TRANSACTIONAL_BIT:
-        return None
-    why = f"producer {entry.producer_id} has a transaction open, and sent a plain batch"
-    return Rejected(ErrorCode.INVALID_TXN_STATE, why)
 
 
 def encode(entries: Iterable[ProducerEntry]) -> bytes:

@@ -17,7 +17,8 @@ from tidelog.runtime.disk import Disk
 from tidelog.storage import names
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.log.checking import CheckedBatches
-from tidelog.storage.log.producers import NONE, ProducerEntry, ProducerState, encode
+from tidelog.storage.log.joining import NONE
+from tidelog.storage.log.producers import ProducerEntry, ProducerState, encode
 from tidelog.storage.log.whole_files import write_whole
 from tidelog.storage.segments.resources import Resources
 from tidelog.storage.segments.scan import HEADERS_BYTES, scan
