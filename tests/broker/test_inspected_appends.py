@@ -477,11 +477,11 @@ def test_a_bug_in_one_batch_is_the_end_of_it_alone(tmp_path: Path, monkeypatch: 
         partition = lone.lead("t", configs=COMPACTED)
         inspect, failed = partition.log.inspect, []
 
-        def fails_once(*asked: Any) -> Any:
+        def fails_once(*asked: Any, **named: Any) -> Any:
             if not failed:
                 failed.append(1)
                 raise ZeroDivisionError("planted")
-            return inspect(*asked)
+            return inspect(*asked, **named)
 
         monkeypatch.setattr(partition.log, "inspect", fails_once)
         first, second = (

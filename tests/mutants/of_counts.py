@@ -28,7 +28,7 @@ MUTANTS = (
     Mutant(
         "a retry of a batch from before a growth is refused",
         "src/tidelog/broker/partitions/resize_checks.py::why_not_appended",
-        "        known=_is_known(log, records),\n",
+        "        known=is_known(log, records),\n",
         "        known=False,\n",
         OF_CHECKS,
     ),

@@ -84,7 +84,7 @@ MUTANTS = (
     ),
     Mutant(
         "a plain batch is taken while a transaction of its producer is open",
-        "src/tidelog/storage/log/producers.py::_in_transaction",
+        "src/tidelog/storage/log/joining.py::why_not_plain",
         "entry.open_since == NONE or attributes & TRANSACTIONAL_BIT",
         "True",
         OF_TRANSACTIONS,

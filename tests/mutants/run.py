@@ -44,6 +44,7 @@ from tests.mutants import (
     of_suite,
     of_transactions,
     of_unaware_writers,
+    of_verification,
 )
 from tests.mutants.mutant import Mutant, broken, place
 from tests.support.maps import FOLDER
@@ -73,6 +74,7 @@ MUTANTS = (
     *of_suite.MUTANTS,
     *of_authorization.MUTANTS,
     *of_transactions.MUTANTS,
+    *of_verification.MUTANTS,
 )
 
 PATIENCE_S = 300

@@ -56,6 +56,7 @@ from tidelog.broker.partitions.shortages import Shortages
 from tidelog.broker.partitions.throttles import FOLLOWER, LEADER, Throttles
 from tidelog.broker.partitions.unaware_notes import UnawareNotes
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
+from tidelog.broker.partitions.verifier import QUESTION_MS, Verifier
 from tidelog.broker.role_steps import RoleSteps
 from tidelog.broker.transactions.marker_sender import Connecting, MarkerSender
 from tidelog.broker.transactions.marker_writer import MarkerWriter
@@ -143,7 +144,7 @@ def assemble(given: Given) -> Broker:
         commit=commit,
         log_work=log_work,
         future_replicas=_future_replicas(given, partitions, log_work, commit),
-        inspected_appends=InspectedAppends(clock, background, unaware, resuming),
+        inspected_appends=_appends(given, background, unaware, resuming, metadata, others),
         unaware_writers=unaware,
         resuming_producers=resuming,
         maintenance=maintenance,
@@ -236,6 +237,28 @@ def _following_brokers(
             one_by_one.add(partitions.machines_changed())
 
     return brokers_changed
+
+
+def _appends(
+    given: Given,
+    background: pace.Background,
+    unaware: UnawareWriters,
+    resuming: ResumingProducers,
+    metadata: MetadataCache,
+    others: OtherBrokers,
+) -> InspectedAppends:
+    """Verifications have connections of their own: no other question holds them up."""
+    configs, clock = given.configs, given.seams.clock
+    limit_ms = min(QUESTION_MS, configs.request_timeout_ms)
+    own = OtherBrokers(metadata, configs, given.secret, given.seams.random, limit_ms)
+
+    def changed() -> None:
+        others.brokers_changed()
+        own.brokers_changed()
+
+    metadata.when_brokers_changed = changed
+    verifier = Verifier(metadata, own, given.topic_configs)
+    return InspectedAppends(clock, background, unaware, resuming, verifier)
 
 
 def _partitions(given: Given, commit: GroupCommit) -> Partitions:

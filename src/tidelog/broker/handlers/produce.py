@@ -17,15 +17,21 @@
   without the tags is refused by a retired partition, and with ``unaware.producers=refuse``; it gets
   NOT_LEADER_OR_FOLLOWER for a partition whose growth this broker's metadata do not show yet.
 - Control batches of clients are refused, but for ancestor tombstones: ``ancestor_tombstones``.
-- v12 is v11 as long as there are no transactions. v13: topics by id (KIP-516);
+- v12 is v11: part 2 of KIP-890 is not finalized. v13: topics by id (KIP-516);
   UNKNOWN_TOPIC_ID where no topic here has that id.
 - v10+: NOT_LEADER_OR_FOLLOWER names the current leader and its address (KIP-951).
-- Transactional ids are refused with CLUSTER_AUTHORIZATION_FAILED: clients do not retry it.
+- While transactions are not offered (``Broker.offered_transactions``) transactional ids are refused
+  with CLUSTER_AUTHORIZATION_FAILED: clients do not retry it. Otherwise batches of transactions are
+  taken in a request with an id, after the coordinator has confirmed them (KIP-890):
+  ``verification``. An empty id is INVALID_REQUEST. More than one producer in the batches of
+  transactions of a request is INVALID_PRODUCER_ID_MAPPING for all of it, and such a batch without
+  an id TRANSACTIONAL_ID_AUTHORIZATION_FAILED, for its partition: Kafka refuses the whole request.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,13 +49,16 @@ from tidelog.broker.partitions.admission import (
 from tidelog.broker.partitions.ancestor_tombstones import append_tombstone, is_control
 from tidelog.broker.partitions.delayed_produce import DelayedProduce, refuse
 from tidelog.broker.partitions.in_sync import why_too_few
+from tidelog.broker.partitions.joining import Joining
 from tidelog.broker.partitions.produce_lists import BY_ID_SINCE
 from tidelog.broker.partitions.resize_checks import (
     is_aware,
     named_by,
     why_not_taken,
 )
+from tidelog.broker.partitions.transactional_append import append_in_transaction, producer_of
 from tidelog.broker.partitions.unaware_writers import is_to_note
+from tidelog.broker.partitions.verification import Claim
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
@@ -57,7 +66,7 @@ from tidelog.model.work import Work
 from tidelog.network.router import CloseConnection, Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.protocol.refusals import refused_in_steps
-from tidelog.records.batch import Rejected
+from tidelog.records.batch import OUTSIDE, Rejected
 from tidelog.replication.resize_rules import NOT_NAMED
 from tidelog.storage.log.inspecting import UNINSPECTED, InspectionAllowance
 from tidelog.storage.log.producers import RESUMES
@@ -83,6 +92,12 @@ _ONE_BATCH = Rejected(
 _NAMED_TWICE = Rejected(
     ErrorCode.INVALID_REQUEST, "a produce request must name each partition once"
 )
+_WITHOUT_ID = Rejected(
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    "a batch of a transaction needs a transactional id in its request",
+)
+_EMPTY_ID = "the transactional id is empty"
+_SEVERAL_PRODUCERS = "the batches of transactions of one request must have one producer and epoch"
 ANSWER_BYTES = 200
 """Memory of a partition in a response under construction."""
 
@@ -101,9 +116,41 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
     if context.version < FIRST_SERVED_VERSION:
         return _refused(context.version, request, ErrorCode.UNSUPPORTED_VERSION, None)
     if request.transactional_id is not None:
+        return _with_id(broker, request, context)
+    return _Appending(broker, request, context, _append).serve()
+
+
+def _with_id(broker: Broker, request: messages.ProduceRequest, context: RequestContext) -> Any:
+    version, transactional_id = context.version, request.transactional_id
+    if not broker.offered_transactions:
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return _refused(context.version, request, error, NO_TRANSACTIONS)
-    return _Appending(broker, request, context).serve()
+        return _refused(version, request, error, NO_TRANSACTIONS)
+    if not transactional_id:
+        return _refused(version, request, ErrorCode.INVALID_REQUEST, _EMPTY_ID)
+    return _in_transaction(broker, request, context, transactional_id)
+
+
+def _in_transaction(
+    broker: Broker,
+    request: messages.ProduceRequest,
+    context: RequestContext,
+    transactional_id: str,
+) -> Work[Any]:
+    producers = set()
+    for topic in request.topic_data:
+        yield 0
+        for data in topic.partition_data:
+            records: Any = data.records or b""
+            producers.add(producer_of(records))
+    if len(producers - {None}) > 1:
+        error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return (yield from _refused(context.version, request, error, _SEVERAL_PRODUCERS))
+    join = partial(_join, broker, transactional_id, context.version)
+    return (yield from _Appending(broker, request, context, _append_with_id, join).serve())
+
+
+_Append = Callable[..., "Appended | Rejected"]
+_Join = Callable[["HostedPartition", Any], "Joining | None"]
 
 
 @dataclass(slots=True)
@@ -113,6 +160,9 @@ class _Appending:
     broker: Broker
     request: messages.ProduceRequest
     context: RequestContext
+    append: _Append
+    join: _Join | None = None
+    """Where it has a transactional id: returns what a batch of a transaction waits for."""
     waiting: list[_Waiting] = field(default_factory=list)
     uninspected: list[_Uninspected] = field(default_factory=list)
     """The batches that are not appended yet."""
@@ -124,11 +174,15 @@ class _Appending:
             return self.broker.loop.create_task(self._when_inspected(response))
         return self._answer(response, self.request.timeout_ms)
 
-    def _refuse(self, partition: HostedPartition, refusal: Rejected) -> None:
-        """Note a refusal: that of an older resize epoch waits for this broker's metadata."""
+    def _rejected(self, index: int, refusal: Rejected, partition: HostedPartition) -> Any:
+        """Return the response of a partition that refused its batch: one of an older resize epoch
+        waits for this broker's metadata."""
+        if refusal is OUTSIDE and self.broker.offered_transactions:
+            refusal = _WITHOUT_ID
         if refusal.error is ErrorCode.INVALID_PARTITION_METADATA:
             epoch = partition.state.resize_epoch
             self.older[partition.topic] = max(epoch, self.older.get(partition.topic, epoch))
+        return _rejected(index, refusal, partition)
 
     def _note(self, partition: HostedPartition, records: Any, now_ms: int) -> None:
         """Note a batch that came without a count, if that is due."""
@@ -159,8 +213,7 @@ class _Appending:
             result = await outcome
             index = answers[place].index
             if isinstance(result, Rejected):
-                answers[place] = _rejected(index, result, partition)
-                self._refuse(partition, result)
+                answers[place] = self._rejected(index, result, partition)
                 continue
             answers[place] = answer = _appended(index, result)
             if request.acks == ALL_IN_SYNC and result.last_offset >= partition.log.high_watermark:
@@ -208,7 +261,7 @@ class _Appending:
                     answers.append(_rejected(index, refused, partition))
                     resuming.note_refusal(partition, records, refused.error)
                     continue
-                result = _append(broker, partition, named, records, now_ms, allowance)
+                result = self.append(broker, partition, named, records, now_ms, allowance)
                 if result is UNINSPECTED:
                     outcome = broker.inspected_appends.add(
                         partition,
@@ -217,6 +270,7 @@ class _Appending:
                         context.connection,
                         named=named,
                         client_id=context.client_id or "",
+                        joining=None if self.join is None else self.join(partition, records),
                         in_sync=request.acks < 0,
                         timeout_ms=request.timeout_ms,
                     )
@@ -224,8 +278,7 @@ class _Appending:
                     answers.append(_Partition(index))
                     continue
                 if isinstance(result, Rejected):
-                    answers.append(_rejected(index, result, partition))
-                    self._refuse(partition, result)
+                    answers.append(self._rejected(index, result, partition))
                     broker.unaware_writers.note_refused(partition, named)
                     resuming.note_refusal(partition, records, result.error)
                     continue
@@ -267,6 +320,40 @@ def _append(
         again = partial(partition.append, records, now_ms, allowance=allowance, resumes=True)
         return broker.resuming_producers.append(partition, records, again)
     return result
+
+
+def _append_with_id(
+    broker: Broker,
+    partition: HostedPartition,
+    named: Named,
+    records: Any,
+    now_ms: int,
+    allowance: InspectionAllowance,
+) -> Appended | Rejected:
+    """Append one batch of a request with a transactional id, as ``_append`` does the others."""
+    if producer_of(records) is None:
+        return _append(broker, partition, named, records, now_ms, allowance)
+    refused = why_not_taken(partition, named, records, broker.metadata)
+    if refused is not None:
+        return refused
+    at_once = not (
+        named is NOT_NAMED
+        and is_to_note(partition, now_ms)
+        and not broker.unaware_writers.may_append(partition, named, now_ms)
+    )
+    queues = broker.inspected_appends
+    return append_in_transaction(partition, records, now_ms, queues, at_once=at_once)
+
+
+def _join(
+    broker: Broker, transactional_id: str, version: int, partition: HostedPartition, records: Any
+) -> Joining | None:
+    producer = producer_of(records)
+    if producer is None:
+        return None
+    return Joining(
+        broker.inspected_appends.verifier, partition, Claim(transactional_id, *producer), version
+    )
 
 
 def _appended(index: int, result: Appended) -> Any:

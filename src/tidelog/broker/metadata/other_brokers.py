@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ANSWER_MS = 1_000
-"""Limit of a whole question, from the connection to the last response."""
+"""Limit of a whole question, from the connection to the last response, unless another is given; and
+of a connection attempt."""
 
 AT_ONCE = 5
 """Questions with a request in flight to one broker."""
@@ -62,7 +63,10 @@ class OtherBrokers:
         configs: ServerConfigs,
         secret: ClusterSecret | None,
         randomness: random.Random,
+        answer_ms: int = ANSWER_MS,
     ) -> None:
+        """``answer_ms``: the limit of a question."""
+        self._answer_ms = answer_ms
         self._metadata = metadata
         self._listener = configs.inter_broker_listener_name
         self._client_id = f"broker-{configs.node_id}"
@@ -83,7 +87,7 @@ class OtherBrokers:
         if other is None or other.is_pausing:
             return answers
         loop = asyncio.get_running_loop()
-        end = loop.time() + ANSWER_MS / 1000
+        end = loop.time() + self._answer_ms / 1000
         connection = None
         other.begin()
         try:

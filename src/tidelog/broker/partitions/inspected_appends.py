@@ -1,11 +1,14 @@
 """Produced batches that wait before the append, in order: until a thread has inspected them, until
-a segment is closed with a sync, or for the durable note that a producer sends no partition count.
+a segment is closed with a sync, for the durable note that a producer sends no partition count, or
+for the coordinator of their transaction.
 
 Owns one queue per partition, while it has batches: later batches for the partition wait after them,
-so that the batches of a producer keep their order. The bytes are copied, because the receive buffer
-is reused; the connection handles no further request before the response (its handler returns a
-task), and all queues together are bounded. Leadership, ISR and the count of an aware producer are
-checked right before the append.
+so that the batches of a producer keep their order. Batches of transactions have a queue for each
+producer of a partition, so that a coordinator that does not answer holds up no other producer
+(decision 0129). The bytes are copied, because the receive buffer is reused; the connection handles
+no further request before the response (its handler returns a task), and all queues together are
+bounded. Leadership, ISR, the count of an aware producer, and its place in a transaction are checked
+right before the append.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.partitions.in_sync import is_too_small, why_too_few
+from tidelog.broker.partitions.joining_room import JoiningRoom
 from tidelog.broker.partitions.resize_checks import why_not_appended
 from tidelog.model.errors import ErrorCode
 from tidelog.network.limits import Account, Holder
@@ -30,9 +34,11 @@ from tidelog.storage.log.results import Appended
 from tidelog.storage.log.retention import ROLL_WAITS
 
 if TYPE_CHECKING:
+    from tidelog.broker.partitions.joining import Joining
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.resuming_producers import ResumingProducers
     from tidelog.broker.partitions.unaware_writers import UnawareWriters
+    from tidelog.broker.partitions.verifier import Verifier
     from tidelog.runtime import pace
     from tidelog.runtime.clock import Clock
 
@@ -43,6 +49,11 @@ MOST_BYTES = 64 * 1024 * 1024
 may use its share, whatever the others use: so the total is at most twice as much."""
 
 Outcome = asyncio.Future[Appended | Rejected]
+
+_Key = tuple["HostedPartition", int]
+"""A partition, and the producer of a transaction, or ``_ALL``."""
+
+_ALL = -1
 
 
 @dataclass(slots=True)
@@ -55,6 +66,7 @@ class _Entry:
     outcome: Outcome
     owner: Holder
     client_id: str | None
+    joining: Joining | None
 
 
 class InspectedAppends:
@@ -66,14 +78,17 @@ class InspectedAppends:
         background: pace.Background,
         unaware: UnawareWriters,
         resuming: ResumingProducers,
+        verifier: Verifier,
     ) -> None:
         """Must be called on the broker's event loop. ``unaware`` notes batches without a count."""
         self.unaware = unaware
+        self.verifier = verifier
         self._resuming = resuming
         self._clock = clock
         self._background = background
         self._loop = asyncio.get_running_loop()
-        self._queues: dict[HostedPartition, deque[_Entry]] = {}
+        self._queues: dict[_Key, deque[_Entry]] = {}
+        self._room = JoiningRoom()
         self._tasks: set[asyncio.Task[None]] = set()
         self._account = Account(MOST_BYTES)
 
@@ -81,6 +96,10 @@ class InspectedAppends:
     def bytes(self) -> int:
         """Size of the batches in the queues."""
         return self._account.used
+
+    def waits(self, partition: HostedPartition, producer_id: int) -> bool:
+        """Return whether batches of a producer's transaction wait for their append."""
+        return (partition, producer_id) in self._queues
 
     def add(
         self,
@@ -91,16 +110,18 @@ class InspectedAppends:
         *,
         named: Named = NOT_NAMED,
         client_id: str | None = None,
+        joining: Joining | None = None,
         in_sync: bool,
         timeout_ms: int,
     ) -> Outcome:
         """Append a batch of ``owner`` after those before it. ``in_sync`` (acks=all): only if then
-        the ISR has its minimum and the timeout is not over."""
+        the ISR has its minimum and the timeout is not over. ``joining``: of a transaction."""
         loop = self._loop
         outcome: Outcome = loop.create_future()
         size, account = len(records), self._account
         fits = not account.used or account.used + size <= account.limit
-        if not fits and not account.in_share(owner, size):
+        fits = fits or account.in_share(owner, size)
+        if not fits or not (joining is None or self._room.enter(partition, size)):
             sentence = f"{account.used} bytes wait for inspection: send it again later"
             result = Rejected(ErrorCode.REQUEST_TIMED_OUT, sentence)
             self._resuming.note_refusal(partition, records, result.error)
@@ -108,39 +129,51 @@ class InspectedAppends:
             return outcome
         account.charge(size, owner)
         deadline = loop.time() + max(0, timeout_ms) / 1000
-        queue = self._queues.setdefault(partition, deque())
-        queue.append(
-            _Entry(bytes(records), allowance, named, in_sync, deadline, outcome, owner, client_id)
+        entry = _Entry(
+            bytes(records), allowance, named, in_sync, deadline, outcome, owner, client_id, joining
         )
-        if not partition.has_uninspected:
+        key = partition, _ALL if joining is None else joining.claim.producer_id
+        queue = self._queues.get(key)
+        if queue is not None:
+            queue.append(entry)
+            return outcome
+        queue = self._queues[key] = deque((entry,))
+        if joining is None:
             partition.has_uninspected = True
-            task = loop.create_task(self._work_off(partition, queue), name="inspected-appends")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        task = loop.create_task(self._work_off(key, queue), name="inspected-appends")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return outcome
 
     async def stop(self) -> None:
         """Stop; the batches that wait are refused."""
         await call_off(self._tasks)
+        await self.verifier.stop()
         await self.unaware.stop()
 
-    async def _work_off(self, partition: HostedPartition, queue: deque[_Entry]) -> None:
+    async def _work_off(self, key: _Key, queue: deque[_Entry]) -> None:
+        partition = key[0]
         try:
             while queue:
                 entry = queue[0]
                 result = await self._append(partition, entry)
                 if isinstance(result, Rejected):
                     self._resuming.note_refusal(partition, entry.records, result.error)
-                self._done(queue, result)
+                self._done(partition, queue, result)
         finally:
-            partition.has_uninspected = False
-            del self._queues[partition]
+            if key[1] == _ALL:
+                partition.has_uninspected = False
+            del self._queues[key]
             while queue:
                 reason = "this broker stops"
-                self._done(queue, Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason))
+                self._done(partition, queue, Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason))
 
-    def _done(self, queue: deque[_Entry], result: Appended | Rejected) -> None:
+    def _done(
+        self, partition: HostedPartition, queue: deque[_Entry], result: Appended | Rejected
+    ) -> None:
         entry = queue.popleft()
+        if entry.joining is not None:
+            self._room.leave(partition, len(entry.records))
         self._account.charge(-len(entry.records), entry.owner)
         if not entry.outcome.done():
             entry.outcome.set_result(result)
@@ -150,8 +183,18 @@ class InspectedAppends:
         if entry.in_sync and self._loop.time() >= entry.deadline:
             sentence = "its records could not be inspected in time"
             return Rejected(ErrorCode.REQUEST_TIMED_OUT, sentence)
+        joining = entry.joining
         try:
-            pieces = partition.log.inspect(entry.records, clock.wall_ms(), entry.allowance)
+            if joining is not None:
+                refused = await joining.confirmed(entry.records, entry.deadline)
+                if refused is not None:
+                    return refused
+            pieces = partition.log.inspect(
+                entry.records,
+                clock.wall_ms(),
+                entry.allowance,
+                in_transaction=joining is not None,
+            )
             inspected = await background.run(pieces)
             if isinstance(inspected, Rejected):
                 return inspected
@@ -168,6 +211,10 @@ class InspectedAppends:
                         partition.check_disk()
                         return refused
                     continue
+                if joining is not None:
+                    refused = joining.why_not(entry.records)
+                    if refused is not None:
+                        return refused
                 append = partial(partition.append, entry.records, now_ms, inspected=inspected)
                 result = append()
                 if result is RESUMES:

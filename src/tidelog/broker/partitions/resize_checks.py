@@ -96,7 +96,7 @@ def why_not_appended(partition: HostedPartition, named: Named, records: Buffer) 
     answer = answer_to_produce(
         named,
         state,
-        known=_is_known(log, records),
+        known=is_known(log, records),
         fence_unwritten=partition.fence_unwritten,
         fence_committed=fence is not None and fence.offset < log.high_watermark,
         refuses_unaware=refuses_unaware,
@@ -133,7 +133,7 @@ def is_aware(partition: HostedPartition, named: Named) -> bool:
     )
 
 
-def _is_known(log: LogState, records: Buffer) -> bool:
+def is_known(log: LogState, records: Buffer) -> bool:
     """Return whether a payload's batch is one of its producer's last ones."""
     if len(records) < HEADER_SIZE:
         return False

@@ -373,6 +373,13 @@ class TransactionsRows:
         "How long an unused transactional id without an open transaction is kept, in ms.",
         AT_LEAST_1,
     )
+    transaction_partition_verification_enable: bool = row(
+        BOOLEAN,
+        True,
+        "Whether a leader takes the first batch of a transaction only when its coordinator has "
+        "confirmed it.",
+        update=Update.CLUSTER_WIDE,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -136,7 +136,6 @@ IGNORED: Mapping[str, str] = {
             """
             add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
             transaction.abort.timed.out.transaction.cleanup.interval.ms
-            transaction.partition.verification.enable
             transaction.remove.expired.transaction.cleanup.interval.ms
             transaction.state.log.load.buffer.size
             """,

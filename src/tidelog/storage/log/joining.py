@@ -21,7 +21,7 @@ NONE = -1
 """No open transaction, or no marker: its first offset, its offset and its coordinator's epoch."""
 
 
-class Joined(Protocol):
+class KnownProducer(Protocol):
     """What a log knows of a producer."""
 
     producer_id: int
@@ -34,7 +34,7 @@ class Joined(Protocol):
         """That of its last batch in its present epoch; -1 without one."""
 
 
-def is_open(entry: Joined | None, epoch: int) -> bool:
+def is_open(entry: KnownProducer | None, epoch: int) -> bool:
     """Return whether a producer's transaction of this epoch is open."""
     return (
         entry is not None
@@ -44,12 +44,12 @@ def is_open(entry: Joined | None, epoch: int) -> bool:
     )
 
 
-def last_marker(entry: Joined | None) -> int:
+def last_marker(entry: KnownProducer | None) -> int:
     """Return the offset of a producer's last marker; each later one has a higher offset."""
     return NONE if entry is None else entry.last_marker
 
 
-def why_not_plain(entry: Joined, attributes: int) -> Rejected | None:
+def why_not_plain(entry: KnownProducer, attributes: int) -> Rejected | None:
     """Return why a batch is refused that is no part of the transaction of its producer, or None."""
     if entry.open_since == NONE or attributes & TRANSACTIONAL_BIT:
         return None
