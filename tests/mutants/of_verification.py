@@ -11,6 +11,7 @@ from tests.mutants.mutant import Mutant
 PARTITIONS = "src/tidelog/broker/partitions"
 OF_WIRE = "tests/broker/test_verification.py"
 OF_RULES = "tests/unit/broker/test_verification.py"
+OF_RANDOM = "tests/broker/test_verified_random.py"
 OF_LOG = "tests/unit/storage/test_joining.py"
 
 MUTANTS = (
@@ -19,7 +20,7 @@ MUTANTS = (
         f"{PARTITIONS}/joining.py::Joining.confirmed",
         "        if not self._verifier.is_enabled:\n",
         "        if True:\n",
-        OF_WIRE,
+        f"{OF_WIRE} {OF_RANDOM}",
     ),
     Mutant(
         "a coordinator that does not answer confirms",
@@ -40,7 +41,7 @@ MUTANTS = (
         f"{PARTITIONS}/joining.py::Joining.why_not",
         "        verification = why_dropped(claim, self._guard, self._present_guard())\n",
         "        verification: Verification | None = None\n",
-        OF_WIRE,
+        f"{OF_WIRE} {OF_RANDOM}",
     ),
     Mutant(
         "a marker does not drop the answer of a coordinator",
@@ -89,8 +90,8 @@ MUTANTS = (
     Mutant(
         "a batch that waits for its coordinator holds up other producers",
         f"{PARTITIONS}/inspected_appends.py::InspectedAppends.add",
-        "        if joining is None:\n            partition.has_uninspected = True\n",
-        "        partition.has_uninspected = True\n",
+        "        key = partition, _ALL if joining is None else joining.claim.producer_id\n",
+        "        key = partition, _ALL\n        partition.has_uninspected = True\n",
         OF_WIRE,
     ),
     Mutant(
