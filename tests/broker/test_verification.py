@@ -757,6 +757,7 @@ def test_as_many_batches_wait_as_the_limits_allow(
             peer = await Peer.connect(lone.port)
             part = await one_more.send(peer)
             assert part.error_code == ErrorCode.REQUEST_TIMED_OUT
+            assert "too many batches wait for their coordinators" in part.error_message
             coordinator.may_answer.set()
             assert [part_of(await each.receive()).error_code for each in waiting] == [0, 0, 0]
             assert (await one_more.send(peer)).error_code == 0

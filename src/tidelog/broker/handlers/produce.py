@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.replication.resize_rules import Named
+    from tidelog.transactions.state import IdAndEpoch
 
 _Waiting = tuple["HostedPartition", int, Any]
 """A partition, the last offset appended, its part of the response."""
@@ -136,10 +137,11 @@ def _in_transaction(
     context: RequestContext,
     transactional_id: str,
 ) -> Work[Any]:
-    producers = set()
+    producers: set[IdAndEpoch | None] = set()
     for topic in request.topic_data:
-        yield 0
         for data in topic.partition_data:
+            if producers:  # a request for one partition is as good as a call
+                yield 0
             records: Any = data.records or b""
             producers.add(producer_of(records))
     if len(producers - {None}) > 1:

@@ -123,6 +123,8 @@ class InspectedAppends:
         fits = fits or account.in_share(owner, size)
         if not fits or not (joining is None or self._room.enter(partition, size)):
             sentence = f"{account.used} bytes wait for inspection: send it again later"
+            if fits:
+                sentence = "too many batches wait for their coordinators: send it again later"
             result = Rejected(ErrorCode.REQUEST_TIMED_OUT, sentence)
             self._resuming.note_refusal(partition, records, result.error)
             outcome.set_result(result)
