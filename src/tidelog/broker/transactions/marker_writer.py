@@ -12,7 +12,7 @@ as this broker leads: otherwise a partition that is slow would get a new marker 
 | not led here, and unknown | UNKNOWN_TOPIC_OR_PARTITION |
 | its disk has failed, its log is damaged or full, its fence or seal is not written | \
 KAFKA_STORAGE_ERROR |
-| its ISR is below ``min.insync.replicas``, or ``MAX_IN_FLIGHT`` markers of it wait | \
+| its ISR is too small for acks=all, or ``MAX_IN_FLIGHT`` markers of it wait | \
 NOT_ENOUGH_REPLICAS |
 | of ``__consumer_offsets`` | what the groups' coordinator says, its only writer |
 | any other, sealed or retired too | the rule of ``transactions.markers`` |
@@ -27,6 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator.pending_response import PendingResponse
+from tidelog.broker.partitions.in_sync import is_too_small
 from tidelog.groups.events import EndTransaction
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC, TopicPartition
@@ -179,7 +180,7 @@ class MarkerWriter:
     def _why_not_written(self, hosted: HostedPartition, marker: Marker) -> ErrorCode:
         if hosted.fence_unwritten:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if len(hosted.isr) < hosted.required_in_sync:
+        if is_too_small(hosted):
             return ErrorCode.NOT_ENOUGH_REPLICAS
         entry = hosted.log.producers.entries.get(marker.producer.producer_id)
         if entry is None:
