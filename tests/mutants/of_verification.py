@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant(
         "the ISR is not judged again after the wait",
         f"{PARTITIONS}/inspected_appends.py::InspectedAppends._append",
-        "if entry.in_sync and len(partition.state.isr) < partition.required_in_sync:\n",
+        "if entry.in_sync and is_too_small(partition):\n",
         "if False:\n",
         OF_WIRE,
     ),

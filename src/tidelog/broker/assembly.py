@@ -100,7 +100,7 @@ def assemble(given: Given) -> Broker:
     log_work, background = LogWork(clock, seams.threads), pace.Background(clock, seams.threads)
     commit = GroupCommit(seams.threads, clock, before_ack=configs.log_durability == "sync")
     partitions, others = _partitions(given, commit), _other_brokers(given, metadata)
-    metadata.when_brokers_changed = _following_brokers(given, metadata, partitions, others)
+    metadata.when_brokers_changed.append(_machines_following(given, metadata, partitions))
     leader_hints = LeaderHints(node_id, metadata, partitions.get)
     unaware = _unaware_writers(given, partitions, metadata, background, log_work)
 
@@ -144,7 +144,7 @@ def assemble(given: Given) -> Broker:
         commit=commit,
         log_work=log_work,
         future_replicas=_future_replicas(given, partitions, log_work, commit),
-        inspected_appends=_appends(given, background, unaware, resuming, metadata, others),
+        inspected_appends=_appends(given, background, unaware, resuming, metadata),
         unaware_writers=unaware,
         resuming_producers=resuming,
         maintenance=maintenance,
@@ -221,17 +221,18 @@ def _unaware_writers(
 
 
 def _other_brokers(given: Given, metadata: MetadataCache) -> OtherBrokers:
-    return OtherBrokers(metadata, given.configs, given.secret, given.seams.random)
+    made = OtherBrokers(metadata, given.configs, given.secret, given.seams.random)
+    metadata.when_brokers_changed.append(made.brokers_changed)
+    return made
 
 
-def _following_brokers(
-    given: Given, metadata: MetadataCache, partitions: Partitions, others: OtherBrokers
+def _machines_following(
+    given: Given, metadata: MetadataCache, partitions: Partitions
 ) -> Callable[[], None]:
-    """Return what follows a change of the live brokers."""
+    """Return what follows a change of the live brokers in the count of machines in sync."""
     one_by_one = pace.OneByOne(given.seams.clock)
 
     def brokers_changed() -> None:
-        others.brokers_changed()
         listener = given.configs.inter_broker_listener_name
         if partitions.machines.take(metadata.brokers.values(), listener):
             one_by_one.add(partitions.machines_changed())
@@ -245,18 +246,13 @@ def _appends(
     unaware: UnawareWriters,
     resuming: ResumingProducers,
     metadata: MetadataCache,
-    others: OtherBrokers,
 ) -> InspectedAppends:
     """Verifications have connections of their own: no other question holds them up."""
     configs, clock = given.configs, given.seams.clock
     limit_ms = min(QUESTION_MS, configs.request_timeout_ms)
     own = OtherBrokers(metadata, configs, given.secret, given.seams.random, limit_ms)
 
-    def changed() -> None:
-        others.brokers_changed()
-        own.brokers_changed()
-
-    metadata.when_brokers_changed = changed
+    metadata.when_brokers_changed.append(own.brokers_changed)
     verifier = Verifier(metadata, own, given.topic_configs)
     return InspectedAppends(clock, background, unaware, resuming, verifier)
 

@@ -99,7 +99,7 @@ class Asking:
         assert isinstance(configs, ServerConfigs), configs
         self.metadata = MetadataCache()
         self.others = OtherBrokers(self.metadata, configs, None, random.Random(1))
-        self.metadata.when_brokers_changed = self.others.brokers_changed
+        self.metadata.when_brokers_changed.append(self.others.brokers_changed)
 
     def learn(self, **ports: int) -> None:
         """Take metadata with these live brokers: b2=PORT is broker 2."""

@@ -132,7 +132,7 @@ class MetadataCache:
         missing in a complete update does not count as deleted."""
         self.when_resized: Callable[[str], None] = lambda _: None
         """Called with each topic that is shown with a newer resize epoch."""
-        self.when_brokers_changed: Callable[[], None] = lambda: None
+        self.when_brokers_changed: list[Callable[[], None]] = []
         """Called after the live brokers, or what is known of one, have changed."""
         self.unreadable: frozenset[str] = frozenset()
         """Topics that the controller cannot read: what is known of them here stays, and one of
@@ -227,7 +227,8 @@ class MetadataCache:
             self._put(topic, _never_back(topic, state), deleted)
         self.wake()
         if self.brokers != former_brokers:
-            self.when_brokers_changed()
+            for follow in self.when_brokers_changed:
+                follow()
         for name in resized:
             self.when_resized(name)
         for name, topic_id in before.items():
