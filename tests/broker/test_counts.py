@@ -25,7 +25,7 @@ from tidelog.broker.partitions.counts import Counts
 from tidelog.broker.partitions.registry import Partitions
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import Tally
+from tidelog.network.tally import Tally
 from tidelog.protocol import messages
 
 TOPICS = "kafka_server_brokertopicmetrics"

@@ -21,7 +21,7 @@ from tidelog.controller.handlers import describe_topic_partitions
 from tidelog.metadata.records import ResizeKind, ResizePlan, TopicHistory, TopicNode
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode as E
-from tidelog.network.router import Requester
+from tidelog.network.requester import Requester
 from tidelog.protocol import codec, messages
 from tidelog.records.builder import NewRecord, build_batch
 

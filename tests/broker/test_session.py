@@ -37,7 +37,8 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.principals import ANONYMOUS
 from tidelog.model.registration import FormerRegistration
 from tidelog.network import api_versions
-from tidelog.network.router import Handler, Requester, Router, Scope
+from tidelog.network.requester import Requester
+from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
 

@@ -103,7 +103,6 @@ def assemble(given: Given) -> Broker:
     metadata.when_brokers_changed.append(_machines_following(given, metadata, partitions))
     leader_hints = LeaderHints(node_id, metadata, partitions.get)
     unaware = _unaware_writers(given, partitions, metadata, background, log_work)
-
     # What leads, and follows: the changes of the ISR, the groups, the handling of lost data.
     debts = Debts(are_reported=configs.level.unclean_flag)
     isr_changes = IsrChanges(configs, clock, session, partitions, debts)

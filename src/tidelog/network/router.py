@@ -8,21 +8,23 @@ the calls of handlers: see `requests`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 from types import GeneratorType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from tidelog.model.api_keys import ApiKey, spoken
 from tidelog.model.errors import ErrorCode
-from tidelog.model.principals import PROCESS, Principal
+from tidelog.model.principals import Principal
 from tidelog.model.work import Work
 from tidelog.network.limits import Account
+from tidelog.network.requester import Requester
+from tidelog.network.tally import Tally
 from tidelog.protocol import codec, messages
 from tidelog.protocol.compiler import STEP
 from tidelog.protocol.refusals import refused
@@ -96,17 +98,6 @@ class Peer(Protocol):
 
     def can_send_files(self) -> bool:
         """Whether responses may have parts of files among their chunks."""
-
-
-class Requester(NamedTuple):
-    """In whose name a request is made, and from which address: what an Envelope says of both."""
-
-    principal: Principal
-    client_host: str
-
-
-THIS_PROCESS = Requester(PROCESS, "")
-"""A broker that asks the controller in an Envelope on its own account."""
 
 
 class RequestContext(msgspec.Struct):
@@ -188,9 +179,6 @@ def _rest(grown: int, steps: Work[Any]) -> Work[Any]:
     yield grown
     return (yield from steps)
 
-
-TIMES = 64
-"""Buckets of the histogram of times: one for each bit of a time in ns."""
 
 ELEMENT_BYTES = 220
 """Memory of an element of a parsed Produce: a topic, or a partition without its records."""
@@ -274,26 +262,6 @@ class Handler:
     def name(self) -> str:
         """The API's name in sentences."""
         return spoken(self.api_key)
-
-
-@dataclass(slots=True)
-class Tally:
-    """The counts and times of one API since the start."""
-
-    requests: int = 0
-    failures: int = 0
-    """Exceptions in the handler (bugs), not refusals."""
-    pending: int = 0
-    """Requests with a pending response."""
-    took_ns: int = 0
-    """Sum of the times of requests, from their begin to their response."""
-    times: list[int] = field(default_factory=lambda: [0] * TIMES)
-    """Histogram: at ``n`` the requests of under 2^n ns, and at least half of that."""
-
-    def took(self, ns: int) -> None:
-        """Count the time of one request."""
-        self.took_ns += ns
-        self.times[ns.bit_length()] += 1
 
 
 class Route:

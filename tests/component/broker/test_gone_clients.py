@@ -20,7 +20,8 @@ from tidelog.broker.control_plane.envelopes import Check
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.network.forwarded import FORWARDED
-from tidelog.network.router import Requester, Router
+from tidelog.network.requester import Requester
+from tidelog.network.router import Router
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
 from tidelog.runtime.clock import RealClock

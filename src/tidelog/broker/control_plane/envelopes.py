@@ -20,7 +20,7 @@ from tidelog.protocol import messages, principal_data
 if TYPE_CHECKING:
     from tidelog.broker.control_plane.controller_search import ControllerSearch
     from tidelog.client.connecting.connection import ClientConnection
-    from tidelog.network.router import Requester
+    from tidelog.network.requester import Requester
     from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from tidelog.model.configs.addresses import Listener
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import HIGHEST
 from tidelog.model.registration import FormerRegistration
-from tidelog.network.router import Requester
+from tidelog.network.requester import Requester
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.runtime.backoff import steady

@@ -16,7 +16,7 @@ from tidelog.broker.control_plane.envelopes import ForwardingRefused
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import THIS_PROCESS
+from tidelog.network.requester import THIS_PROCESS
 from tidelog.protocol import codec, messages
 
 if TYPE_CHECKING:

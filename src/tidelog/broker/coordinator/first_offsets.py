@@ -31,7 +31,7 @@ from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import THIS_PROCESS
+from tidelog.network.requester import THIS_PROCESS
 from tidelog.protocol import codec, messages
 
 if TYPE_CHECKING:
