@@ -210,8 +210,8 @@ def test_a_refused_fetch_names_the_leader_where_the_version_has_its_address(
 
 def test_librdkafka_fetches_by_topic_ids(tmp_path: Path) -> None:
     """Its newest version is 16: the fast path has to serve it."""
-    with ThreadedBroker(tmp_path) as lone:
-        lone.lead("t")
+    with (threaded := ThreadedBroker(tmp_path)) as lone:
+        threaded.run(lambda broker: broker.lead("t"))
         producer = confluent_kafka.Producer({"bootstrap.servers": lone.bootstrap})
         for number in range(10):
             producer.produce("t", str(number))

@@ -46,7 +46,7 @@ from tidelog.controller.decisions.resize_requests import resize_topics
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.unaware_writers import note_unaware
 from tidelog.metadata import layout
-from tidelog.metadata.records import FormerPartition, UncleanDebt
+from tidelog.metadata.records import FormerPartition, PartitionState, UncleanDebt
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
@@ -182,6 +182,35 @@ def below_minimum(*, dead: bool) -> World:
     if dead:
         world.cluster.suspected.add(other)
     return world
+
+
+def on_machines(*, lagging: bool) -> World:
+    """Brokers 1 and 2 are one machine, and t-1 is on it; or on both machines, one of which lags."""
+    world = small()
+    for broker, node in list(world.cluster.brokers.items()):
+        rack = "a/m" if broker < 3 else "b/n"
+        world.commit((Put(layout.broker(broker), msgspec.structs.replace(node, rack=rack)),))
+    configured(world, "t", "min.insync.machines", "2")
+    place(world, (1, 3), (1, 3) if lagging else (1, 2))
+    if lagging:
+        world.commit_only((put_state(world.cluster, T1, PartitionState(1, 0, 1, [1])),))
+    return world
+
+
+def place(world: World, *replicas: tuple[int, ...]) -> None:
+    """Move the partitions of t to these brokers; all replicas are in sync."""
+    topic = world.cluster.topics["t"]
+    placed = {index: list(brokers) for index, brokers in enumerate(replicas)}
+    world.commit_only((Put(layout.topic("t"), msgspec.structs.replace(topic, partitions=placed)),))
+    for index, brokers in placed.items():
+        state = msgspec.structs.replace(
+            world.state(index), leader=brokers[0], isr=brokers, leader_epoch=0
+        )
+        world.commit_only((put_state(world.cluster, TopicPartition("t", index), state),))
+
+
+def moved_to_more_machines(world: World, _: Ask) -> None:
+    place(world, (1, 3), (1, 3))
 
 
 def stateless() -> World:

@@ -1281,7 +1281,7 @@ def test_finding_before_the_topic_is_there(tmp_path: Path) -> None:
         request = messages.FindCoordinatorRequest(key="g")
         answer = await broker.ask(find_coordinator, request, 3)
         assert answer.error_code == E.COORDINATOR_NOT_AVAILABLE
-        assert answer.error_message == find_coordinator.NOT_YET
+        assert answer.error_message == find_coordinator.NOT_YET.format(OFFSETS_TOPIC)
         why = "A replication factor of 3 needs as many brokers; 1 are there."
         broker.broker.topic_creation.why_refused = {OFFSETS_TOPIC: why}.get  # type: ignore[method-assign]
         answer = await broker.ask(find_coordinator, request, 3)

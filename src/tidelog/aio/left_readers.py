@@ -26,8 +26,10 @@ class LeftReaders:
         """Held while ``go_on`` ends readers."""
         self._commits_until = 0.0
         """When ``go_on`` waits for commits no longer, on the loop's clock; 0: it has not begun."""
-        self._closing: asyncio.Task[None] | None = None
-        """The last step of a reader: nothing is called back in it."""
+        self._left_at = 0.0
+        """When a call of ``go_on`` was cancelled; 0: none was since the last one began."""
+        self._closing: tuple[GroupReader, asyncio.Task[None]] | None = None
+        """A reader in its last step: nothing is called back in it."""
         self._raised: Exception | None = None
         """What ``go_on`` raises when all have ended."""
 
@@ -42,32 +44,55 @@ class LeftReaders:
         """Commit, call back, and leave the groups of all; the consumer goes on with another reader.
 
         Waits up to ``timeout_ms`` for commits, apart from the time of callbacks. The first
-        exception of a callback is raised when all have ended. A cancelled call leaves the rest to
-        the next one, in the same time: no commit is called off, and nothing is called back twice.
+        exception of a callback is raised when all have ended. A cancelled call leaves the rest, and
+        the rest of the time, to the next one: no commit is called off, and nothing is called back
+        twice.
         """
         async with self._one:
+            now_s = asyncio.get_running_loop().time
             if not self._commits_until:
-                self._commits_until = asyncio.get_running_loop().time() + timeout_ms / 1000
-            while self._readers:
-                reader = self._readers[-1]
-                if self._closing is None:
-                    try:
-                        await self._give_up(reader, autocommit)
-                    except Exception as error:
-                        self._raised = self._raised or error
-                    closing = reader.close(self._commits_until)
-                    self._closing = asyncio.get_running_loop().create_task(closing)
-                    self._closing.add_done_callback(retrieve_error)
-                with contextlib.suppress(ClientError):
-                    await asyncio.shield(self._closing)
-                self._closing = None
-                with contextlib.suppress(ValueError):
-                    # A cancelled ``leave`` has taken it.
-                    self._readers.remove(reader)
+                self._commits_until = now_s() + timeout_ms / 1000
+            elif self._left_at:
+                self._commits_until += now_s() - self._left_at
+            self._left_at = 0.0
+            try:
+                await self._end_all(autocommit)
+            except asyncio.CancelledError:
+                self._left_at = now_s()
+                raise
             self._commits_until = 0.0
             raised, self._raised = self._raised, None
             if raised is not None:
                 raise raised
+
+    async def _end_all(self, autocommit: bool) -> None:
+        while self._readers:
+            if self._closing is None:
+                reader = self._readers[-1]
+                try:
+                    await self._give_up(reader, autocommit)
+                except Exception as error:
+                    self._raised = self._raised or error
+                closing = reader.close(self._commits_until)
+                task = asyncio.get_running_loop().create_task(closing)
+                task.add_done_callback(retrieve_error)
+                self._closing = reader, task
+            await self._closed()
+
+    async def _closed(self) -> None:
+        """Wait for the reader in its last step, also if a cancelled call has begun that."""
+        if self._closing is None:
+            return
+        reader, task = self._closing
+        try:
+            with contextlib.suppress(ClientError):
+                await asyncio.shield(task)
+        finally:
+            if task.done():
+                self._closing = None
+                with contextlib.suppress(ValueError):
+                    # A cancelled ``leave`` has taken it.
+                    self._readers.remove(reader)
 
     async def _give_up(self, reader: GroupReader, autocommit: bool) -> None:
         self.leaving = reader
@@ -93,8 +118,11 @@ class LeftReaders:
         begins = asyncio.get_running_loop().time()
         try:
             until = await self._other_ended(begins + timeout_ms / 1000)
+            await self._closed()
         except asyncio.CancelledError as cancelled:
-            raised = cancelled
+            raised, until = cancelled, None
+        except Exception as error:
+            raised = raised or error
         readers = [*([] if present is None else [present]), *self._readers]
         self._readers = []
         while readers:

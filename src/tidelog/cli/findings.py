@@ -385,7 +385,8 @@ def _impossible_groups(facts: ClusterFacts) -> list[Finding]:
         f"start more brokers, or set {OFFSETS_REPLICAS}={max(len(there), 1)} in the files of the "
         "brokers and restart them"
     )
-    return [Finding(Severity.BAD, what, advice, "groups_impossible", brokers=list(short))]
+    # Not bad by itself: who uses no groups is served.
+    return [Finding(Severity.NOTICE, what, advice, "groups_impossible", brokers=list(short))]
 
 
 def _groups(facts: ClusterFacts) -> list[Finding]:

@@ -71,7 +71,7 @@ def options(function: Function) -> Function:
 
 
 def check(flags: dict[str, Any]) -> None:
-    """Check the options before any request. Raises WrongUsage."""
+    """Check the options before any request, and read the file. Raises WrongUsage."""
     goal_of(flags)
     if flags["execute"] and flags["dry_run"]:
         raise WrongUsage("give --execute or --dry-run, not both")
@@ -79,8 +79,11 @@ def check(flags: dict[str, Any]) -> None:
         raise WrongUsage("--reset-offsets needs --topic, --all-topics or --from-file")
     if flags["topic"] and flags["all_topics"]:
         raise WrongUsage("give --topic or --all-topics, not both")
-    if flags["from_file"] and not flags["all_groups"]:
-        parse_file(text_of(flags["from_file"]), list(flags["group"]))
+    if flags["from_file"]:
+        # Read once: it may be a pipe.
+        flags["from_file_text"] = text_of(flags["from_file"])
+        if not flags["all_groups"]:
+            parse_file(flags["from_file_text"], list(flags["group"]))
 
 
 def goal_of(flags: dict[str, Any]) -> tuple[Goal, int]:
@@ -108,7 +111,7 @@ async def work(cluster: Cluster, flags: dict[str, Any]) -> int:
     groups = list(flags["group"])
     wanted: dict[str, dict[TopicPartition, int]] = {}
     if goal is Goal.FILE:
-        wanted = parse_file(text_of(flags["from_file"]), groups)
+        wanted = parse_file(flags["from_file_text"], groups)
     plan: dict[str, dict[TopicPartition, int]] = {}
     for group in groups:
         state = (await admin.describe_group(cluster, group)).state

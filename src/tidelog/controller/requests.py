@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState
-from tidelog.controller.decisions.registration import Address, addresses_of
+from tidelog.controller.decisions.registration import Address, address_on, addresses_of
 from tidelog.controller.decisions.shown_topics import ShownTopic, shown_topic
 from tidelog.controller.decisions.sides import Side, Sides, common_side
 from tidelog.controller.decisions.stops import Stop
@@ -94,11 +94,7 @@ def why_no_full(cluster: ClusterState, *, leaves_unreadable: bool = False) -> st
 def inter_broker_address(cluster: ClusterState, broker: int, listener: str) -> Address | None:
     """Return the address of a registered broker for inter-broker requests."""
     node = cluster.brokers.get(broker)
-    if node is None:
-        return None
-    addresses = addresses_of(node)
-    named = [address for address in addresses if address.name == listener]
-    return next(iter(named or addresses), None)
+    return None if node is None else address_on(node, listener)
 
 
 def leader_and_isr(

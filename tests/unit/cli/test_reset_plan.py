@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tidelog.cli.groups_reset import goal_of
+from tidelog.cli.groups_reset import check, goal_of
 from tidelog.cli.refusal import WrongUsage
 from tidelog.cli.reset_plan import (
     Goal,
@@ -116,3 +119,16 @@ def test_a_time_before_1970_is_the_first_there_is(given: dict[str, str]) -> None
     flags = dict.fromkeys(("to_earliest", "to_latest", "to_current"), False)
     others = ("to_offset", "shift_by", "by_duration", "to_datetime", "from_file")
     assert goal_of({**flags, **dict.fromkeys(others), **given}) == (Goal.TIME, 0)
+
+
+def test_the_offsets_may_come_from_a_pipe() -> None:
+    """It was read twice, and the second time it was empty: nothing was reset, with status 0."""
+    reading, writing = os.pipe()
+    os.write(writing, b"t,0,5\n")
+    os.close(writing)
+    flags: dict[str, Any] = dict.fromkeys(("to_earliest", "to_latest", "to_current", "execute"))
+    flags |= dict.fromkeys(("to_offset", "shift_by", "by_duration", "to_datetime", "topic"))
+    flags |= dict.fromkeys(("dry_run", "all_topics", "all_groups"), False)
+    check(flags := {**flags, "group": ("g",), "from_file": Path(f"/dev/fd/{reading}")})
+    os.close(reading)
+    assert parse_file(flags["from_file_text"], ["g"]) == {"g": {TopicPartition("t", 0): 5}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Callable
@@ -138,6 +139,21 @@ def test_a_log_that_is_found_damaged_stays_so_over_a_start(tmp_path: Path) -> No
     put(path, content)
     healed = reopen(tmp_path, SMALL, ending=clean)
     assert healed.damaged is None and healed.end_offset == log.end_offset
+
+
+@pytest.mark.parametrize("lost", [1, 61, 62, 200, 10_000])
+def test_a_file_that_somebody_cut_is_damage_and_no_end(lost: int, tmp_path: Path) -> None:
+    """A read of the batch that was cut was empty for ever, and one at the cut raised an error."""
+    log = write(tmp_path)
+    log.close()
+    clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+    found = reopen(tmp_path, SMALL, ending=clean)
+    first, path = found.segments[0].base_offset, Path(found.segments[0].log_path)
+    size = path.stat().st_size
+    os.truncate(path, max(0, size - lost))
+    read = [found.read(offset, 100) for offset in range(first, found.segments[1].base_offset)]
+    assert isinstance(read[-1], Rejected) and read[-1].error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert found.damaged is not None and str(path) in found.damaged
 
 
 def test_damage_that_is_met_by_a_cut_takes_the_log_out_of_service(tmp_path: Path) -> None:

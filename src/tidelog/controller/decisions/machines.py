@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidelog.controller.decisions.cluster import ClusterState
-from tidelog.controller.decisions.registration import addresses_of
+from tidelog.controller.decisions.registration import address_on
 from tidelog.model.racks import Machine, machine_at
 from tidelog.replication.watermark import machines_missing
 
@@ -29,6 +29,7 @@ def _machines(cluster: ClusterState, brokers: Iterable[int]) -> dict[int, Machin
     for broker in brokers:
         node = cluster.brokers.get(broker)
         if node is not None:
-            host = next((address.host for address in addresses_of(node)), None)
+            address = address_on(node, cluster.inter_broker_listener)
+            host = None if address is None else address.host
             machines[broker] = machine_at(broker, node.rack, host)
     return machines

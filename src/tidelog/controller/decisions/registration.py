@@ -333,6 +333,13 @@ def addresses_of(node: BrokerNode) -> list[Address]:
     return addresses
 
 
+def address_on(node: BrokerNode, listener: str) -> Address | None:
+    """Return a broker's address on a listener, or its first one if it does not have that."""
+    addresses = addresses_of(node)
+    named = [address for address in addresses if address.name == listener]
+    return next(iter(named or addresses), None)
+
+
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 

@@ -221,7 +221,7 @@ class _Special:
                 self._refuse("listeners", sentence)
         host, port = metrics or ("", 0)
         for one in listeners:
-            if port and one.port == port and is_shared(one.host, host):
+            if port and one.port == port and is_shared(one.host, host or "0.0.0.0"):
                 sentence = (
                     f"metrics_port: {joined(host, port)} and the listener {one} cannot have the "
                     "same port: give each one of its own."

@@ -45,12 +45,10 @@ def read_batches(
     least, end = max(least_offset, segment.base_offset), segment.next_offset
     max_bytes = max(max_bytes, 0)
     # With the header after them: the same call to the disk shows where the next batch begins.
-    data = segment.read_bytes(position, min(available, max_bytes + HEADER_SIZE))
-    if len(data) < HEADER_SIZE:
-        raise Unsound(f"{segment.log_path} ends before position {position}")
+    data = _whole(segment, position, min(available, max_bytes + HEADER_SIZE))
     size, next_offset = sound_part(data, least, limit_offset, end, epochs)
     if size > max_bytes:
-        # A batch without records is no larger than a header.
+        # A batch that ends within the header after them: one without records has no more bytes.
         size, next_offset = sound_part(data[:max_bytes], least, limit_offset, end, epochs)
     if not size:
         first = read_header(data)
@@ -58,7 +56,7 @@ def read_batches(
             raise Unsound(f"the batch at offset {first.base_offset} ends after its file")
         if first.size <= max_bytes or not at_least_one:
             return None
-        data = segment.read_bytes(position, first.size)
+        data = _whole(segment, position, first.size)
         size, next_offset = sound_part(data, least, limit_offset, end, epochs)
         if not size:
             return None
@@ -76,7 +74,7 @@ def sound_until(segment: Segment, start: int, end: int, epochs: LeaderEpochs) ->
         return end
     if low <= start < high:
         start = high
-    data = segment.read_bytes(start, end - start)
+    data = _whole(segment, start, end - start)
     last = segment.next_offset
     size, next_offset = sound_part(data, segment.base_offset, last, last, epochs)
     end = start + size
@@ -90,6 +88,14 @@ def checked_until(segment: Segment, start: int) -> int:
     """Return the position up to which ``sound_until`` has nothing to read from ``start`` on."""
     low, high = segment.checked
     return high if low <= start < high else start
+
+
+def _whole(segment: Segment, position: int, size: int) -> bytes:
+    """Return bytes that the segment has. Unsound when its file is shorter: somebody cut it."""
+    data = segment.read_bytes(position, size)
+    if len(data) < size:
+        raise Unsound(f"{segment.log_path} ends at {position + len(data)}, before {segment.size}")
+    return data
 
 
 def _check_after(segment: Segment, position: int, data: bytes, size: int, next_offset: int) -> None:

@@ -352,8 +352,11 @@ class Segment:
         return self.resources.files.get(self.log_path, create=not self.size)
 
     def header_at(self, position: int) -> BatchHeader:
-        """Return the header of the batch at ``position``."""
-        return read_header(self.read_bytes(position, HEADER_SIZE))
+        """Return the header of the batch at ``position``. Unsound when the file ends before."""
+        data = self.read_bytes(position, HEADER_SIZE)
+        if len(data) < HEADER_SIZE:
+            raise Unsound(f"{self.log_path} has no whole header at {position}")
+        return read_header(data)
 
     def read_bytes(self, position: int, size: int) -> bytes:
         """Return bytes of the log file; fewer only at its end."""

@@ -204,6 +204,14 @@ def test_two_listeners_on_one_port_are_refused_in_a_line_that_names_both(
     assert isinstance(any_port, ServerConfigs)
 
 
+def test_the_metrics_of_every_address_leave_a_port_of_ipv6() -> None:
+    """Their server listens on all addresses of IPv4."""
+    found = load(
+        "node.id=1\nlisteners=PLAINTEXT://[::1]:9100,CONTROLLER://:9093\nmetrics_port=9100\n"
+    )
+    assert isinstance(found, ServerConfigs), found
+
+
 def test_the_metrics_have_a_port_of_their_own() -> None:
     found = load("node.id=1\nmetrics_port=9093\n")
     assert isinstance(found, tuple)
