@@ -21,6 +21,8 @@ public class Transactions {
             write(first, args[1], String.valueOf(number));
             Map<TopicPartition, OffsetAndMetadata> position = Map.of(place, new OffsetAndMetadata(number));
             first.sendOffsetsToTransaction(position, new ConsumerGroupMetadata(args[2]));
+            // An abort drops what the producer has not sent yet.
+            first.flush();
             if (number % 3 == 1) {
                 first.abortTransaction();
                 System.out.println("aborted " + number);
