@@ -114,13 +114,14 @@ def test_nothing_is_added_where_one_partition_is_unknown(tmp_path: Path) -> None
     run(tmp_path, story)
 
 
-def test_a_partition_that_is_there_already_is_a_success_without_a_record(tmp_path: Path) -> None:
+def test_a_partition_that_is_there_already_is_a_success_after_a_record(tmp_path: Path) -> None:
     async def story(broker: TransactionBroker) -> None:
         hosted = await broker.lead_and_load()
         producer = await broker.init()
         for version in range(4):
             assert await broker.add(producer, ("t", 0), ("t", 0), version=version) == [0, 0]
-            assert hosted.end_offset == 2
+            assert hosted.end_offset == 2 + version
+            assert await broker.state() == "Ongoing"
 
     run(tmp_path, story)
 

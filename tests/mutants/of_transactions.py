@@ -43,9 +43,21 @@ MUTANTS = (
     Mutant(
         "the other verdict is a success when the transaction is over",
         "src/tidelog/transactions/rules.py::_end",
-        "    agrees = now.state in _AGREES[request.committed]\n",
-        "    agrees = now.state in _AGREES[True] + _AGREES[False]\n",
+        "    if now.state not in _AGREES[request.committed]:\n",
+        "    if now.state not in _AGREES[True] + _AGREES[False]:\n",
         RULES,
+    ),
+    Mutant(
+        "a request that changes nothing succeeds from memory",
+        "src/tidelog/transactions/table.py::TransactionTable._request",
+        "                answers = () if verdict.then_again else (Answer(pending, result),)\n",
+        "                answers = () if verdict.then_again else (Answer(pending, result),)\n"
+        "                if entry.known and verdict.known.transaction.state is (\n"
+        "                    entry.known.transaction.state\n"
+        "                ):\n"
+        "                    out.answer(pending, result)\n"
+        "                    return\n",
+        f"{TABLE} {RANDOM}",
     ),
     Mutant(
         "a record that is late is taken back",

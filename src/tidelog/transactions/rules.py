@@ -11,15 +11,18 @@ none              new id, Empty     unknown             unknown             -
 Empty             next, Empty       Ongoing             INVALID_TXN_STATE   unused too long: Dead
 Ongoing           fence, PrepareAb. adds                Prepare...          time-out: fence,
                                                                             PrepareAbort
-PrepareCommit     waits             waits               same verdict: done  -
-PrepareAbort      waits             waits               same verdict: done  -
-CompleteCommit    next, Empty       Ongoing             same verdict: done  unused too long: Dead
-CompleteAbort     next, Empty       Ongoing             same verdict: done  unused too long: Dead
+PrepareCommit     waits             waits               same verdict: waits -
+PrepareAbort      waits             waits               same verdict: waits -
+CompleteCommit    next, Empty       Ongoing             same verdict: same  unused too long: Dead
+CompleteAbort     next, Empty       Ongoing             same verdict: same  unused too long: Dead
 Dead              waits for its tombstone, then as none
 ================  ================  ==================  ==================  ====================
 
 - Markers that are all written turn PrepareCommit and PrepareAbort into CompleteCommit and
   CompleteAbort. Another verdict than that of the state is INVALID_TXN_STATE.
+- No request succeeds without a record: what changes nothing writes the same state again. A deposed
+  coordinator, which does not know its successor, would say from memory that the transaction of
+  the successor has ended (docs/decisions/0134).
 - Another producer id than the owner's is INVALID_PRODUCER_ID_MAPPING, another epoch is
   PRODUCER_FENCED.
 - To fence raises the epoch in the record of the decision to abort. No client gets that epoch,
@@ -66,8 +69,6 @@ class Known:
 class NoChange(Enum):
     """What follows when no record is written."""
 
-    DONE = "done"
-    """The request has succeeded already."""
     WAIT = "wait"
     """Decide it again after the next change of the state."""
     NEEDS_ID = "needs id"
@@ -177,8 +178,8 @@ def _with_new_id(
 
 
 def _add(known: Known, request: AddPartitions, wall_ms: int) -> NextState | NoChange | ErrorCode:
-    """Add partitions; UNKNOWN_SERVER_ERROR for more than ``MAX_PARTITIONS``, as for a record that
-    is too large."""
+    """Add partitions, also those that are there; UNKNOWN_SERVER_ERROR for more than
+    ``MAX_PARTITIONS``, as for a record that is too large."""
     now = known.transaction
     if now.state in PREPARED or now.state is TransactionState.DEAD:
         return NoChange.WAIT
@@ -196,8 +197,6 @@ def _add(known: Known, request: AddPartitions, wall_ms: int) -> NextState | NoCh
             updated_ms=wall_ms,
         )
         return NextState(replace(known, transaction=added))
-    if len(together) == len(before):
-        return NoChange.DONE
     added = replace(now, partitions=tuple(sorted(together)), updated_ms=wall_ms)
     return NextState(replace(known, transaction=added))
 
@@ -218,8 +217,11 @@ def _end(known: Known, request: End, wall_ms: int) -> NextState | NoChange | Err
         return NextState(
             replace(known, transaction=replace(now, state=prepare, updated_ms=wall_ms))
         )
-    agrees = now.state in _AGREES[request.committed]
-    return NoChange.DONE if agrees else ErrorCode.INVALID_TXN_STATE
+    if now.state not in _AGREES[request.committed]:
+        return ErrorCode.INVALID_TXN_STATE
+    if now.state in PREPARED:
+        return NoChange.WAIT
+    return NextState(replace(known, transaction=replace(now, updated_ms=wall_ms)))
 
 
 def completed(known: Known | None, event: MarkersWritten, wall_ms: int) -> NextState | NoChange:

@@ -293,9 +293,7 @@ class TransactionTable:
             case NoChange.NEEDS_ID:
                 assert isinstance(request, InitProducerId), "no other request takes an id"
                 out.effect(AllocateProducerId(entry.key, request))
-            case NoChange():
-                out.answer(pending, TransactionResult(ErrorCode.NONE))
-            case _:
+            case ErrorCode():
                 out.answer(pending, refused(request, verdict))
 
     def _wait(

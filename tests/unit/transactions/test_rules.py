@@ -67,15 +67,15 @@ TABLE: list[tuple[TransactionState | None, object, object, object, object, objec
     (
         ONGOING,
         (PREPARE_ABORT, 7, 4),
-        NoChange.DONE,
+        (ONGOING, 7, 3),
         (ONGOING, 7, 3),
         (PREPARE_COMMIT, 7, 3),
         (PREPARE_ABORT, 7, 3),
     ),
-    (PREPARE_COMMIT, NoChange.WAIT, NoChange.WAIT, NoChange.WAIT, NoChange.DONE, INVALID),
-    (PREPARE_ABORT, NoChange.WAIT, NoChange.WAIT, NoChange.WAIT, INVALID, NoChange.DONE),
-    (COMPLETE_COMMIT, NEXT, (ONGOING, 7, 3), (ONGOING, 7, 3), NoChange.DONE, INVALID),
-    (COMPLETE_ABORT, NEXT, (ONGOING, 7, 3), (ONGOING, 7, 3), INVALID, NoChange.DONE),
+    (PREPARE_COMMIT, NoChange.WAIT, NoChange.WAIT, NoChange.WAIT, NoChange.WAIT, INVALID),
+    (PREPARE_ABORT, NoChange.WAIT, NoChange.WAIT, NoChange.WAIT, INVALID, NoChange.WAIT),
+    (COMPLETE_COMMIT, NEXT, (ONGOING, 7, 3), (ONGOING, 7, 3), (COMPLETE_COMMIT, 7, 3), INVALID),
+    (COMPLETE_ABORT, NEXT, (ONGOING, 7, 3), (ONGOING, 7, 3), INVALID, (COMPLETE_ABORT, 7, 3)),
     (DEAD, NoChange.WAIT, NoChange.WAIT, NoChange.WAIT, NoChange.WAIT, NoChange.WAIT),
 ]
 

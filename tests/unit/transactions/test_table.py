@@ -182,13 +182,37 @@ def test_a_commit_is_answered_and_its_markers_sent_when_the_decision_is_durable(
     assert len(world.markers) == 1
 
 
-def test_the_same_commit_again_is_a_success_while_markers_are_written() -> None:
+def test_the_same_commit_again_waits_for_the_markers() -> None:
     world = prepared()
     world.decide(End("again", OWNER, committed=True))
     world.decide(End("other", OWNER, committed=False))
-    assert world.error("again") is ErrorCode.NONE
     assert world.error("other") is ErrorCode.INVALID_TXN_STATE
-    assert not world.writes
+    assert "again" not in world.answers
+    world.decide(DONE)
+    world.store()
+    assert "again" not in world.answers
+    world.store()
+    assert world.error("again") is ErrorCode.NONE
+    assert world.state is TransactionState.COMPLETE_COMMIT and len(world.markers) == 1
+
+
+def test_nothing_succeeds_before_a_record_that_came_after_the_request() -> None:
+    """A deposed coordinator knows the end of the last transaction, and not that of the next one,
+    which its successor has begun (decision 0134)."""
+    world = ongoing()
+    world.decide(AddPartitions("same", OWNER, (P,)))
+    assert "same" not in world.answers
+    world.store()
+    assert world.error("same") is ErrorCode.NONE
+    world.decide(COMMIT)
+    world.store()
+    world.decide(DONE)
+    world.store()
+    world.decide(End("again", OWNER, committed=True))
+    assert "again" not in world.answers
+    world.take(world.table.unload())
+    (write,) = world.writes
+    assert [answer.pending_response for answer in write.answers] == ["again"], "the shell refuses"
 
 
 def test_a_late_decision_is_neither_taken_back_nor_acted_upon() -> None:

@@ -41,8 +41,8 @@ EDGES = {
     ONGOING: {ONGOING, PREPARE_COMMIT, PREPARE_ABORT},
     PREPARE_COMMIT: {COMPLETE_COMMIT},
     PREPARE_ABORT: {COMPLETE_ABORT},
-    COMPLETE_COMMIT: {EMPTY, ONGOING, None},
-    COMPLETE_ABORT: {EMPTY, ONGOING, None},
+    COMPLETE_COMMIT: {COMPLETE_COMMIT, EMPTY, ONGOING, None},
+    COMPLETE_ABORT: {COMPLETE_ABORT, EMPTY, ONGOING, None},
 }
 RESTS = (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
 KEYS = ("a", "b")
@@ -63,8 +63,10 @@ class Coordinator:
         self.committed: dict[str, Transaction] = {}
         self.granted: dict[IdAndEpoch, object] = {}
         """Each identity with the producer that got it."""
-        self.requests: dict[object, tuple[str, Any, object]] = {}
-        """Requests without an answer: key, event, the producer that sent it."""
+        self.requests: dict[object, tuple[str, Any, object, int]] = {}
+        """Requests without an answer: key, event, the producer that sent it, the log's length."""
+        self.changed: dict[str, int] = {}
+        """The length of the log after the last record of each key."""
         self.in_flight: list[TransactionWrite] = []
         self.late: list[TransactionWrite] = []
         self.markers: list[SendMarkers] = []
@@ -100,6 +102,7 @@ class Coordinator:
             if before is not None and value is not None:
                 self.check_step(before, value)
         self.log.append(encode(record))
+        self.changed[key] = len(self.log)
         assert decode(*self.log[-1]) == record
         if value is None:
             self.committed.pop(key)
@@ -141,10 +144,11 @@ class Coordinator:
     def check_answer(self, pending: object, result: Any) -> None:
         if pending not in self.requests:
             return  # It was refused before: the first answer counts.
-        key, event, sender = self.requests.pop(pending)
+        key, event, sender, length = self.requests.pop(pending)
         self.counts[f"{type(event).__name__} {result.error.name}"] += 1
         if result.error is not ErrorCode.NONE:
             return
+        assert self.changed[key] > length, "a success from memory: a deposed one would say it too"
         now = self.committed[key]
         if isinstance(event, InitProducerId):
             got = IdAndEpoch(result.producer_id, result.producer_epoch)
@@ -183,7 +187,7 @@ class Coordinator:
                 event = AddPartitions(pending, producer, at)
             case _:
                 event = End(pending, producer, rng.random() < 0.5)
-        self.requests[pending] = (key, event, sender)
+        self.requests[pending] = (key, event, sender, len(self.log))
         self.take(self.table.decide(key, event, self.now_ms))
 
     def allocate(self) -> None:

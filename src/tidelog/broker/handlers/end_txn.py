@@ -1,7 +1,8 @@
 """EndTxn v0-4: commits or aborts a transaction (KIP-98).
 
 - The response follows when the decision is durable; its markers are written after that.
-- The same verdict again is a success; the other one is INVALID_TXN_STATE.
+- The same verdict again is a success once the markers are written and the end is in the log again
+  (docs/decisions/0134); the other one is INVALID_TXN_STATE.
 - v2+: PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH.
 - Versions from 5 on belong to the second part of KIP-890 and are not served.
 """
