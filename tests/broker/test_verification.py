@@ -282,6 +282,24 @@ def test_a_frozen_coordinator_is_given_up_before_a_long_produce_timeout(
     run(main())
 
 
+def test_a_deposed_coordinator_is_not_asked(tmp_path: Path) -> None:
+    """Its successor has ended the transaction that it would confirm: the marker is of that one."""
+
+    async def main() -> None:
+        async with leading(tmp_path) as (lone, coordinator, peer):
+            producer, hosted = TransactionalProducer(lone, coordinator), partition_of(lone)
+            producer.add()
+            assert (await producer.send(peer)).error_code == 0
+            producer.end(hosted, coordinator_epoch=5)
+            producer.add()
+            assert (await producer.send(peer, 1)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+            assert len(coordinator.requests) == 1
+            know_coordinator(lone, coordinator.port, epoch=5)
+            assert (await producer.send(peer, 1)).error_code == 0
+
+    run(main())
+
+
 def test_a_moved_coordinator_is_found_by_the_next_attempt(tmp_path: Path) -> None:
     async def main() -> None:
         async with leading(tmp_path) as (lone, coordinator, peer):

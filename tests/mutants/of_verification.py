@@ -30,6 +30,13 @@ MUTANTS = (
         OF_RULES,
     ),
     Mutant(
+        "a coordinator older than the last marker is asked",
+        f"{PARTITIONS}/verifier.py::Verifier._coordinator_of",
+        "        if partition is None or partition.leader_epoch < not_before:\n",
+        "        if partition is None:\n",
+        OF_WIRE,
+    ),
+    Mutant(
         "what is open in an older epoch confirms a batch",
         "src/tidelog/storage/log/joining.py::is_open",
         "        and entry.last_offset >= entry.open_since\n",

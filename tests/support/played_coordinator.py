@@ -146,7 +146,14 @@ class TransactionalProducer:
         request = self.request((partition, self.batch(sequence)), **more)
         return part_of(await peer.ask(request, version))
 
-    def end(self, hosted: HostedPartition, *, committed: bool = True, epoch: int = -1) -> int:
+    def end(
+        self,
+        hosted: HostedPartition,
+        *,
+        committed: bool = True,
+        epoch: int = -1,
+        coordinator_epoch: int = 0,
+    ) -> int:
         """Write the marker, as the coordinator does; return its offset."""
         self.coordinator.open -= {
             question
@@ -154,7 +161,7 @@ class TransactionalProducer:
             if question.producer_id == self.producer_id
         }
         made = marker_batch(
-            EndMarker(committed, 0),
+            EndMarker(committed, coordinator_epoch),
             producer_id=self.producer_id,
             producer_epoch=self.epoch if epoch < 0 else epoch,
             leader_epoch=0,
@@ -185,7 +192,9 @@ def part_of(answer: Any, place: int = 0) -> Any:
     return answer.responses[0].partition_responses[place]
 
 
-def know_coordinator(lone: LoneBroker, port: int, leader: int = NODE, partitions: int = 1) -> None:
+def know_coordinator(
+    lone: LoneBroker, port: int, leader: int = NODE, partitions: int = 1, epoch: int = 0
+) -> None:
     """Let the broker's metadata show the leader of ``__transaction_state``."""
     update = messages.UpdateMetadataRequest
     ends = {1: lone.port, NODE: port}
@@ -199,7 +208,9 @@ def know_coordinator(lone: LoneBroker, port: int, leader: int = NODE, partitions
         for node, each in ends.items()
     ]
     states = [
-        update.UpdateMetadataPartitionState(partition_index=index, leader=leader, replicas=[leader])
+        update.UpdateMetadataPartitionState(
+            partition_index=index, leader=leader, leader_epoch=epoch, replicas=[leader]
+        )
         for index in range(partitions)
     ]
     topic = update.UpdateMetadataTopicState(topic_name=TRANSACTIONS_TOPIC, partition_states=states)

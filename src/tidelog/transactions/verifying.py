@@ -9,7 +9,8 @@ answer, the leader is to ask again (CONCURRENT_TRANSACTIONS).
 | what is known of the id | answer |
 |---|---|
 | nothing, or another producer id | INVALID_PRODUCER_ID_MAPPING |
-| another epoch | PRODUCER_FENCED |
+| an older epoch | PRODUCER_FENCED |
+| a newer epoch: this coordinator is deposed and does not know it | CONCURRENT_TRANSACTIONS |
 | a decision, or a record in flight that ends the transaction | CONCURRENT_TRANSACTIONS |
 | the partition is in the open transaction | NONE |
 | it is not, and a record is in flight | CONCURRENT_TRANSACTIONS |
@@ -33,7 +34,11 @@ def verified(
     """Return the answer for each partition, in order."""
     known = None if entry is None else entry.known
     error = producer_error(known, producer)
-    if error is not ErrorCode.NONE or entry is None or known is None:
+    if entry is None or known is None:
+        return [error for _ in partitions]
+    if error is ErrorCode.PRODUCER_FENCED and producer.epoch > known.transaction.producer_epoch:
+        error = ErrorCode.CONCURRENT_TRANSACTIONS
+    if error is not ErrorCode.NONE:
         return [error for _ in partitions]
     now, in_flight = known.transaction, entry.in_flight
     ends = in_flight is not None and (

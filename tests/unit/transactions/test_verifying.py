@@ -42,7 +42,7 @@ def of(state: TransactionState, *partitions: TopicPartition) -> Transaction:
         (entry(None, OPEN), OWNER, [E.INVALID_PRODUCER_ID_MAPPING] * 2),
         (entry(OPEN), IdAndEpoch(8, 3), [E.INVALID_PRODUCER_ID_MAPPING] * 2),
         (entry(OPEN), IdAndEpoch(7, 2), [E.PRODUCER_FENCED] * 2),
-        (entry(OPEN), IdAndEpoch(7, 4), [E.PRODUCER_FENCED] * 2),
+        (entry(OPEN), IdAndEpoch(7, 4), [E.CONCURRENT_TRANSACTIONS] * 2),
         (entry(OPEN), OWNER, [E.NONE, NOT_OPEN]),
         (entry(OPEN, of(S.ONGOING, P, Q)), OWNER, [E.NONE, ASK_AGAIN]),
         (entry(OPEN, of(S.PREPARE_COMMIT, P)), OWNER, [ASK_AGAIN] * 2),

@@ -18,7 +18,7 @@ from tidelog.broker.partitions.verification import (
     why_dropped,
 )
 from tidelog.records.batch import NO_PRODUCER_EPOCH, Buffer, Rejected
-from tidelog.storage.log.joining import is_open, last_marker
+from tidelog.storage.log.joining import coordinator_epoch, is_open, last_marker
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
@@ -48,7 +48,10 @@ class Joining:
             self._is_confirmed = True
         if self._is_confirmed or self._goes_on() or is_known(partition.log, records):
             return None
-        verification = await self._verifier.verification(claim, partition.key, deadline)
+        entry = partition.log.producers.entries.get(claim.producer_id)
+        verification = await self._verifier.verification(
+            claim, partition.key, coordinator_epoch(entry), deadline
+        )
         self._is_confirmed = verification is Verification.CONFIRMED
         return refusal_of(verification, claim, partition.key, self._version)
 

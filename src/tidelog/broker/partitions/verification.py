@@ -19,7 +19,8 @@ waits: see `inspected_appends`.
 | the epoch is old (PRODUCER_FENCED)                      | INVALID_PRODUCER_EPOCH              |
 | INVALID_PRODUCER_ID_MAPPING                             | the same                            |
 | any other: it loads, moves, ends the transaction, fails | NOT_ENOUGH_REPLICAS: clients retry  |
-| none in time                                            | it, and ask for no metadata         |
+| none in time, or the metadata have only an older        | it, and ask for no metadata         |
+| coordinator than that of the producer's last marker     |                                     |
 
 | since the batch arrived                                 | right before the append             |
 |---------------------------------------------------------|-------------------------------------|

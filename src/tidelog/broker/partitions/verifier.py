@@ -102,12 +102,13 @@ class Verifier:
         return bool(self._configs.number(ENABLED, 1))
 
     async def verification(
-        self, claim: Claim, key: TopicPartition, deadline: float
+        self, claim: Claim, key: TopicPartition, coordinator_epoch: int, deadline: float
     ) -> Verification:
         """Return whether a partition is in an open transaction, as its coordinator says before
-        ``deadline`` in the time of the loop."""
+        ``deadline`` in the time of the loop. A coordinator of an older epoch than
+        ``coordinator_epoch``, that of the producer's last marker, is deposed and not asked."""
         loop = asyncio.get_running_loop()
-        broker = self._coordinator_of(claim.transactional_id)
+        broker = self._coordinator_of(claim.transactional_id, coordinator_epoch)
         if broker < 0 or loop.time() >= deadline:
             return Verification.UNANSWERED
         coordinator = self._coordinators.get(broker)
@@ -131,8 +132,8 @@ class Verifier:
         await call_off(self._tasks)
         self.others.close()
 
-    def _coordinator_of(self, transactional_id: str) -> int:
-        """Return the broker that coordinates an id; -1 while none is known."""
+    def _coordinator_of(self, transactional_id: str, not_before: int) -> int:
+        """Return the broker that coordinates an id; -1 while none is known of such an epoch."""
         topic = self._metadata.topic(TRANSACTIONS_TOPIC)
         count = 0 if topic is None else topic.undeleted_partition_count
         if topic is not None and count <= 0:
@@ -141,7 +142,9 @@ class Verifier:
             return -1
         number = partition_for(transactional_id, count)
         partition = self._metadata.partition(TRANSACTIONS_TOPIC, number)
-        return -1 if partition is None else partition.leader
+        if partition is None or partition.leader_epoch < not_before:
+            return -1
+        return partition.leader
 
     async def _ask(self, broker: int, coordinator: _Coordinator) -> None:
         """Send what waits, one request at a time, until nothing does."""

@@ -28,6 +28,7 @@ class KnownProducer(Protocol):
     epoch: int
     open_since: int
     last_marker: int
+    coordinator_epoch: int
 
     @property
     def last_offset(self) -> int:
@@ -47,6 +48,11 @@ def is_open(entry: KnownProducer | None, epoch: int) -> bool:
 def last_marker(entry: KnownProducer | None) -> int:
     """Return the offset of a producer's last marker; each later one has a higher offset."""
     return NONE if entry is None else entry.last_marker
+
+
+def coordinator_epoch(entry: KnownProducer | None) -> int:
+    """Return the epoch of the coordinator that sent a producer's last marker."""
+    return NONE if entry is None else entry.coordinator_epoch
 
 
 def why_not_plain(entry: KnownProducer, attributes: int) -> Rejected | None:
