@@ -150,6 +150,54 @@ def test_a_leader_that_does_not_respond_is_asked_again(
     play(tmp_path, story)
 
 
+def test_a_marker_that_is_given_up_is_not_delivered_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end the next transaction of its producer, so its connection is reset."""
+    monkeypatch.setattr(marker_sender, "ANSWER_MS", 50)
+    monkeypatch.setattr(marker_sender, "PAUSE_MS", 1)
+    ended: list[str] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward requests and responses, but no request from the first marker on."""
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            while True:
+                frame = await reader.readexactly(4)
+                frame += await reader.readexactly(int.from_bytes(frame, "big"))
+                if int.from_bytes(frame[4:6], "big") == ApiKey.WRITE_TXN_MARKERS:
+                    break
+                back.write(frame)
+                answer = await there.readexactly(4)
+                writer.write(answer + await there.readexactly(int.from_bytes(answer, "big")))
+            await reader.read()
+            ended.append("with all that was sent")
+        except ConnectionResetError:
+            ended.append("reset")
+        finally:
+            writer.close()
+            back.close()
+
+    port = 0
+
+    async def story(brokers: MarkerBrokers) -> None:
+        nonlocal port
+        port = brokers.ports[2]
+        relaying = await asyncio.start_server(relay, "127.0.0.1", 0)
+        brokers.ports[2] = relaying.sockets[0].getsockname()[1]
+        brokers.lead("b", 2)
+        brokers.know(b=(2, 0))
+        brokers.end("one", "b")
+        await until(lambda: ended)
+        assert ended[0] == "reset"
+        brokers.ports[2] = port
+        brokers.know()
+        await brokers.until_written("one")
+        relaying.close()
+
+    play(tmp_path, story)
+
+
 def test_a_leader_that_moves_is_followed(tmp_path: Path) -> None:
     async def story(brokers: MarkerBrokers) -> None:
         brokers.lead("a", 2)

@@ -112,6 +112,13 @@ MUTANTS = (
         SHELL,
     ),
     Mutant(
+        "a marker that was given up may be delivered later",
+        "src/tidelog/broker/transactions/marker_sender.py::_Other._connected",
+        "            self._connection.forget_at_end()\n",
+        "",
+        "tests/broker/test_marker_sender.py",
+    ),
+    Mutant(
         "a load sets no deadlines",
         "src/tidelog/transactions/table.py::TransactionTable.settle",
         "            self._settle(entry, now_ms)\n",

@@ -10,7 +10,7 @@ Order: ``written`` is called once, when all markers of a transaction are durable
 |---|---|
 | markers are ready for a broker | they go in batches of ``MOST_IN_BATCH``, ``AT_ONCE`` in flight |
 | no connection can be opened, or a response does not come in ``ANSWER_MS`` | the connection is \
-closed; a back-off; the markers of its partitions that have another leader go there meanwhile |
+reset; a back-off; the markers of its partitions that have another leader go there meanwhile |
 | the metadata change | markers go to the present leaders |
 | the metadata do not have a partition | the controller is asked whether it exists, one question \
 at a time |
@@ -388,6 +388,8 @@ class _Other:
                 connect_timeout_ms=CONNECT_MS,
                 secret=self._connecting.secret,
             )
+            # A marker names no transaction: one that arrives when the next has begun ends that.
+            self._connection.forget_at_end()
             return self._connection
 
     def _failed(self) -> None:

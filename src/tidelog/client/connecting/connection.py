@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from functools import cache
@@ -42,6 +44,9 @@ REQUEST_TIMEOUT_MS = 30_000
 
 MAX_IN_FLIGHT = 5
 """Kafka's max.in.flight.requests.per.connection."""
+
+_FORGET_UNSENT = struct.pack("ii", 1, 0)
+"""SO_LINGER of 0 s: the end of the socket is a reset."""
 
 SOFTWARE_NAME = "tidelog"
 
@@ -308,6 +313,14 @@ class ClientConnection:
     def close(self, reason: str = "the connection was closed by this client") -> None:
         """End the connection now; requests in flight fail. A second call does nothing."""
         self._end(ConnectionLost(f"{self.peer}: {reason}"))
+
+    def forget_at_end(self) -> None:
+        """Let the operating system forget, at the end of this connection, what it has not
+        delivered: otherwise it goes on to send that for minutes, and the peer may serve a request
+        that was given up long ago."""
+        if self._transport is not None and self._reason is None:
+            opened = self._transport.get_extra_info("socket")
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _FORGET_UNSENT)
 
     async def wait_closed(self) -> None:
         """Wait until the connection has ended."""
