@@ -149,7 +149,7 @@ def together(values: dict[int, list[str]]) -> list[str]:
     return sorted(value for of_partition in values.values() for value in of_partition)
 
 
-def test_a_commit_is_seen_whole_and_an_abort_only_by_those_who_ask_for_it(
+def test_a_commit_is_seen_whole_and_an_abort_only_where_it_is_asked_for(
     cluster: TidelogCluster, topic: str
 ) -> None:
     made = producer(cluster, topic)
