@@ -163,11 +163,12 @@ def test_leaders_verify_partitions(tmp_path: Path) -> None:
         assert await broker.ids.reloaded(hosted) is None
         assert await broker.verify((1000, 0), ("t", 0)) == [E.INVALID_PRODUCER_ID_MAPPING]
         assert await broker.verify((1, 0), ("t", 0), transactional_id="") == [E.INVALID_REQUEST]
-        producer = await broker.init()
+        former, producer = await broker.init(), await broker.init()
         assert await broker.verify(producer, ("t", 0)) == [NOT_OPEN]
         await broker.add(producer, ("t", 0))
         assert await broker.verify(producer, ("t", 0), ("t", 1)) == [E.NONE, NOT_OPEN]
-        assert await broker.verify((1000, 5), ("t", 0)) == [E.PRODUCER_FENCED]
+        assert await broker.verify(former, ("t", 0)) == [E.PRODUCER_FENCED]
+        assert await broker.verify((1000, 5), ("t", 0)) == [E.CONCURRENT_TRANSACTIONS]
         await broker.end(producer)
         assert await broker.verify(producer, ("t", 0)) == [E.CONCURRENT_TRANSACTIONS]
         await until(lambda: broker.markers.sent)
