@@ -29,7 +29,7 @@ def test_groups_that_are_impossible_are_named_by_the_doctor_the_log_and_the_comm
     advice = "offsets.topic.replication.factor"
     assert described.returncode == 1
     assert reason in described.stderr and advice in described.stderr
-    assert page.returncode == 0, "who uses no groups is served"
+    assert page.returncode == 0, "clients that use no groups are served"
     found = json.loads(page.stdout)["findings"]
     (note,) = (one for one in found if one["kind"] == "groups_impossible")
     assert (note["level"], note["brokers"]) == ("notice", [1])

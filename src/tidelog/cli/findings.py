@@ -385,7 +385,7 @@ def _impossible_groups(facts: ClusterFacts) -> list[Finding]:
         f"start more brokers, or set {OFFSETS_REPLICAS}={max(len(there), 1)} in the files of the "
         "brokers and restart them"
     )
-    # Not bad by itself: who uses no groups is served.
+    # Not bad by itself: clients that use no groups are served.
     return [Finding(Severity.NOTICE, what, advice, "groups_impossible", brokers=list(short))]
 
 

@@ -115,7 +115,6 @@ class Controller:
         Raises NotActive, or what the store raised: then this controller has resigned.
         """
         self.cluster = cluster
-        cluster.inter_broker_listener = self.channels.sender.inter_broker_listener
         # Before any decision: no broker has registered here yet, and none may be elected.
         soft_state.presume_all(cluster)
         self.channels.begin()

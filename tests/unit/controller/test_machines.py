@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller.decisions.machines import missing_machines
+from tidelog.model.configs.resolve import BrokerLayers
 
 
 @pytest.mark.parametrize(("inter_broker", "missing"), [("INTERNAL", 0), ("EXTERNAL", 1)])
@@ -20,5 +21,5 @@ def test_hosts_are_those_of_the_listener_between_brokers(inter_broker: str, miss
             rack="zone",
             endpoints=[f"EXTERNAL://nat:900{broker}", f"INTERNAL://10.0.0.{broker}:9094"],
         )
-    world.cluster.inter_broker_listener = inter_broker
+    world.cluster.layers = BrokerLayers(static={"inter.broker.listener.name": inter_broker})
     assert missing_machines(world.cluster, (1, 2), 2, 3) == missing

@@ -142,7 +142,7 @@ def test_a_log_that_is_found_damaged_stays_so_over_a_start(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("lost", [1, 61, 62, 200, 10_000])
-def test_a_file_that_somebody_cut_is_damage_and_no_end(lost: int, tmp_path: Path) -> None:
+def test_a_file_that_was_cut_is_damage_and_no_end(lost: int, tmp_path: Path) -> None:
     """A read of the batch that was cut was empty for ever, and one at the cut raised an error."""
     log = write(tmp_path)
     log.close()

@@ -211,7 +211,6 @@ class ClusterState:
     past: StorePast = field(default_factory=StorePast)
 
     level: Level = LATEST
-    inter_broker_listener: str = field(default="", compare=False)
     confirmed: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     configs_changed_at: int = field(default=0, compare=False)
     suspected: set[int] = field(default_factory=set)

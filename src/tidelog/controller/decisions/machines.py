@@ -13,6 +13,8 @@ from tidelog.controller.decisions.registration import address_on
 from tidelog.model.racks import Machine, machine_at
 from tidelog.replication.watermark import machines_missing
 
+INTER_BROKER, PLAINTEXT = "inter.broker.listener.name", "PLAINTEXT"
+
 
 def missing_machines(
     cluster: ClusterState, isr: Iterable[int], min_insync_machines: int, replicas: int
@@ -25,11 +27,13 @@ def missing_machines(
 
 
 def _machines(cluster: ClusterState, brokers: Iterable[int]) -> dict[int, Machine]:
+    # As leaders do: by the listener between brokers, which this controller's file names, too.
+    listener = cluster.layers.static.get(INTER_BROKER, PLAINTEXT)
     machines = {}
     for broker in brokers:
         node = cluster.brokers.get(broker)
         if node is not None:
-            address = address_on(node, cluster.inter_broker_listener)
+            address = address_on(node, listener)
             host = None if address is None else address.host
             machines[broker] = machine_at(broker, node.rack, host)
     return machines

@@ -48,7 +48,7 @@ def read_batches(
     data = _whole(segment, position, min(available, max_bytes + HEADER_SIZE))
     size, next_offset = sound_part(data, least, limit_offset, end, epochs)
     if size > max_bytes:
-        # A batch that ends within the header after them: one without records has no more bytes.
+        # A batch that ends within those bytes: one without records is a header alone.
         size, next_offset = sound_part(data[:max_bytes], least, limit_offset, end, epochs)
     if not size:
         first = read_header(data)
@@ -91,7 +91,7 @@ def checked_until(segment: Segment, start: int) -> int:
 
 
 def _whole(segment: Segment, position: int, size: int) -> bytes:
-    """Return bytes that the segment has. Unsound when its file is shorter: somebody cut it."""
+    """Return bytes that the segment has. Unsound when its file is shorter: it was cut."""
     data = segment.read_bytes(position, size)
     if len(data) < size:
         raise Unsound(f"{segment.log_path} ends at {position + len(data)}, before {segment.size}")
