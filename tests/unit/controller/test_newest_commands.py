@@ -27,8 +27,9 @@ from tidelog.controller.decisions.reported_command import ReportedCommand
 from tidelog.controller.decisions.restoration import JUMP, accept
 from tidelog.controller.decisions.restoration_report import missing_brokers
 from tidelog.controller.decisions.settlement import elect_awaited, put_state, settle_all
+from tidelog.controller.decisions.uncertain_replicas import settle_noted
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionState, WentBack
+from tidelog.metadata.records import ConfigNode, PartitionState, WentBack
 from tidelog.model.errors import ErrorCode
 from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
@@ -135,14 +136,224 @@ def test_a_damaged_leader_does_not_lead() -> None:
     assert (state.leader, state.isr) == (1, [1])
 
 
-def test_without_its_leader_the_longest_log_of_the_newest_isr_leads() -> None:
+def test_without_its_leader_a_member_that_runs_on_leads() -> None:
+    """It has all that was acknowledged, though the end of its registration is older than that: the
+    leader wrote on, lost power, and reports a part of it."""
     world = waiting()
-    # Broker 3 has restarted, and none leads meanwhile: the log ends are final.
     holds(world, 1, 120, (7, 4, 3, (3, 1, 2)))
     holds(world, 2, 130, (7, 4, 3, (3, 1, 2)))
-    holds(world, 3, 110)
+    holds(world, 3, 190)
     state = after(world)
     assert (state.leader, state.isr, state.is_unclean_leader) == (2, [2], True)
+
+
+def test_where_all_members_have_restarted_the_longest_log_of_them_leads() -> None:
+    world = waiting()
+    # None leads meanwhile: the log ends are final.
+    holds(world, 1, 900, (7, 4, 3, (3, 2)))
+    holds(world, 2, 120)
+    holds(world, 3, 130)
+    state = after(world)
+    assert (state.leader, state.isr, state.is_unclean_leader) == (3, [3], True)
+
+
+def comes(
+    world: World, broker: int, incarnation: int, end: int | None, ended: FormerRegistration
+) -> None:
+    """A broker registers, with a replica of t-0 that ends there, or without one."""
+    cluster = world.cluster
+    epoch = cluster.partition_nodes[T0].partition_epoch
+    held = {} if end is None else {(cluster.topic_id("t"), 0): LogEnd(epoch, 7, end)}
+    came = request(broker, incarnation, ended=ended, inventory=held)
+    soft_state.take_report(cluster, came)
+    world.do(register(cluster, came, 1))
+    soft_state.note_session(cluster, broker)
+    world.do(elect_awaited(cluster, broker))
+
+
+def loaded_again(world: World) -> None:
+    """The controller knows what the store has, and nothing that a broker has reported."""
+    cluster = world.cluster
+    cluster.inventories.clear()
+    cluster.kept.commands.clear()
+    cluster.kept.newest.clear()
+    soft_state.presume_all(cluster)
+    world.do(settle_noted(cluster))
+
+
+def test_a_member_that_came_back_without_its_replica_is_not_waited_for() -> None:
+    """It would be elected as one that has everything when it registers the next time."""
+    world = waiting()
+    comes(world, 1, 11, None, FormerRegistration.CLEAN)
+    holds(world, 2, 190, (7, 6, 1, (1,)))
+    holds(world, 3, 180, (7, 6, 1, (1,)))
+    state = after(world)
+    assert (state.leader, state.isr, state.is_unclean_leader) == (2, [2], True)
+    assert world.cluster.topic_histories["t"].unclean[0].leader == 2
+    loaded_again(world)
+    for broker, incarnation, end in ((1, 11, None), (2, 0, 190), (3, 0, 180)):
+        comes(world, broker, incarnation, end, FormerRegistration.SAME)
+    assert world.cluster.states[T0].leader == 2
+
+
+def test_of_several_members_the_one_without_its_replica_is_left_out() -> None:
+    world = waiting()
+    comes(world, 1, 11, None, FormerRegistration.CLEAN)
+    holds(world, 3, 180, (7, 6, 1, (1, 2)))
+    del world.cluster.inventories[2]
+    state = after(world, 2)
+    assert (state.leader, state.isr) == (-1, [2])
+
+
+def test_a_damaged_replica_of_the_last_member_is_waited_for() -> None:
+    """An operator may repair its disk."""
+    world = waiting()
+    holds(world, 2, 190, (7, 6, 1, (1,)))
+    world.cluster.broken.add((1, T0))
+    state = after(world)
+    assert (state.leader, state.isr, state.is_unclean_leader) == (-1, [1], False)
+
+
+def test_it_is_waited_for_too_in_a_topic_that_a_lost_store_does_not_know() -> None:
+    """Its broker has the command, and names no end of its log."""
+    world = waiting()
+    holds(world, 1, 190, (7, 6, 1, (1,)), tp=L0)
+    world.cluster.inventories[1].clear()
+    holds(world, 2, 190, (7, 6, 1, (1,)), tp=L0)
+    after(world)
+    state = world.cluster.states[L0]
+    assert (state.leader, state.isr, state.is_unclean_leader) == (-1, [1], False)
+
+
+@pytest.mark.parametrize(
+    ("end", "ended"), [(150, FormerRegistration.UNCLEAN), (None, FormerRegistration.CLEAN)]
+)
+def test_what_a_member_lost_while_the_store_waits_is_noted(
+    end: int | None, ended: FormerRegistration
+) -> None:
+    """It came back without its records once, and is away at the acceptance. When it comes again,
+    no disk says so: it leads, for no other member is there, and the loss goes on record."""
+    world = waiting()
+    cluster = world.cluster
+    holds(world, 3, 50, (7, 6, 1, (1,)))
+    comes(world, 1, 11, end, ended)
+    world.do(expire(cluster, [1]))
+    soft_state.forget(cluster, 1)
+    state = after(world, 1)
+    assert (state.leader, state.isr) == (-1, [1])
+    loaded_again(world)
+    comes(world, 1, 12, end or 0, FormerRegistration.CRASHED)
+    assert (cluster.states[T0].leader, cluster.states[T0].is_unclean_leader) == (1, True)
+    assert cluster.topic_histories["t"].unclean[0].leader == 1
+    assert cluster.past.uncertain.topics == {}
+
+
+def test_it_is_noted_of_a_topic_that_a_lost_store_does_not_know() -> None:
+    world = waiting()
+    cluster = world.cluster
+    held = {(LOST, 0): LogEnd(1, 7, 150)}
+    came = request(1, 11, ended=FormerRegistration.UNCLEAN, inventory=held, held={LOST: "lost"})
+    soft_state.take_report(cluster, came)
+    world.do(register(cluster, came, 1))
+    world.do(expire(cluster, [1]))
+    soft_state.forget(cluster, 1)
+    holds(world, 3, 50, (7, 6, 1, (1,)), tp=L0)
+    after(world, 1)
+    assert (cluster.states[L0].leader, cluster.states[L0].isr) == (-1, [1])
+    assert cluster.past.uncertain.topics["lost"] == {0: [1]}
+
+
+def test_notes_of_partitions_that_are_led_end_with_the_acceptance() -> None:
+    world = waiting()
+    comes(world, 1, 11, 90, FormerRegistration.UNCLEAN)
+    assert world.cluster.past.uncertain.topics == {"t": {0: [1], 1: [1]}}
+    for broker in (1, 2, 3):
+        holds(world, broker, 100, tp=T1)
+    holds(world, 2, 100, (7, 6, 2, (1, 2)))
+    after(world)
+    assert world.cluster.past.uncertain.topics == {}
+
+
+def with_minimum(world: World, minimum: int) -> World:
+    configs = ConfigNode({"min.insync.replicas": str(minimum)})
+    world.commit((Put(layout.topic_configs("t"), configs),))
+    return world
+
+
+def test_below_the_minimum_the_longest_log_of_all_leads() -> None:
+    """Broker 1 went on alone, acknowledged nothing with acks=all, and lost power. Broker 2 left the
+    ISR with all that was acknowledged before."""
+    for end in (150, None):
+        world = with_minimum(waiting(), 2)
+        if end is not None:
+            holds(world, 1, end)
+        holds(world, 2, 200)
+        holds(world, 3, 120, (7, 6, 1, (1,)))
+        state = after(world)
+        assert (state.leader, state.isr, state.is_unclean_leader) == (2, [2], True)
+        assert world.cluster.topic_histories["t"].unclean[0].leader == 2
+
+
+def test_below_the_minimum_a_leader_that_runs_on_leads() -> None:
+    world = with_minimum(waiting(), 2)
+    holds(world, 1, 100, (7, 6, 1, (1,)))
+    holds(world, 2, 200)
+    holds(world, 3, 120)
+    assert after(world).leader == 1
+
+
+def test_below_the_minimum_a_member_is_waited_for_while_others_are_away_too() -> None:
+    """Broker 2 may have all that was acknowledged, or 1: as many as the minimum are away."""
+    world = with_minimum(waiting(), 2)
+    holds(world, 3, 120, (7, 6, 1, (1,)))
+    for broker in (1, 2):
+        del world.cluster.inventories[broker]
+    state = after(world, 1, 2)
+    assert (state.leader, state.isr) == (-1, [1])
+
+
+def test_the_minimum_of_a_topic_that_comes_back_counts() -> None:
+    world = waiting()
+    kept = {LOST: {"min.insync.replicas": "2"}}
+    soft_state.take_configs(world.cluster, (1, 1), kept)
+    holds(world, 1, 150, tp=L0)
+    holds(world, 2, 200, tp=L0)
+    holds(world, 3, 120, (7, 6, 1, (1,)), tp=L0)
+    after(world)
+    assert world.cluster.states[L0].leader == 2
+
+
+def test_an_empty_isr_is_below_every_minimum() -> None:
+    world = waiting()
+    holds(world, 1, 90, (7, 4, -1, ()))
+    holds(world, 2, 200)
+    holds(world, 3, 50, (7, 4, -1, ()))
+    state = after(world)
+    assert (state.leader, state.isr, state.is_unclean_leader) == (2, [2], True)
+
+
+def test_the_isr_of_a_leader_that_runs_on_is_the_one_that_it_counts() -> None:
+    """It has not learnt that broker 3 joined: it acknowledges without it."""
+    world = waiting()
+    holds(world, 1, 100, (7, 5, 1, (1, 2)))
+    holds(world, 2, 100, (7, 5, 1, (1, 2)))
+    holds(world, 3, 50, (7, 6, 1, (1, 2, 3)))
+    state = after(world)
+    assert (state.leader, state.isr) == (1, [1, 2])
+
+
+def test_the_newest_command_outlives_a_restart_of_the_one_broker_that_had_it() -> None:
+    world = waiting()
+    cluster = world.cluster
+    key = cluster.topic_id("t"), T0
+    came = request(3, commands={key: ReportedCommand(1, 7, 5, 3, (3,))})
+    soft_state.take_report(cluster, came)
+    soft_state.take_report(cluster, request(3, 33))
+    holds(world, 1, 900, (7, 4, 3, (3, 1)))
+    holds(world, 2, 800)
+    holds(world, 3, 130)
+    state = after(world)
+    assert (state.leader, state.isr, state.is_unclean_leader) == (3, [3], True)
 
 
 def test_no_replica_outside_the_newest_isr_leads_unless_it_is_asked_for() -> None:
@@ -239,13 +450,27 @@ def test_what_waits_for_room_is_compared_within_the_newest_isr(
 ) -> None:
     world = waiting()
     for tp in (T0, T1):
-        holds(world, 1, 900, tp=tp)
-        holds(world, 2, 90, (7, 4, 3, (3, 2)), tp=tp)
+        holds(world, 1, 900, (7, 4, 3, (3, 2)), tp=tp)
+        holds(world, 2, 90, tp=tp)
         holds(world, 3, 80, tp=tp)
     monkeypatch.setattr(losses, "KEPT_BYTES", 450)
     after(world)
     second = world.cluster.states[T1]
     assert (second.leader, second.isr, second.unclean_members) == (-1, [2], [2, 3])
+
+
+def test_the_command_of_a_damaged_state_marks_no_whole_store() -> None:
+    """An operator wrote it by hand, below a command in which nothing was written."""
+    cluster = waiting().cluster
+    topic_id = cluster.topic_id("t")
+    asked = request(
+        1,
+        inventory={(topic_id, 0): LogEnd(1, 4, 1)},
+        commands={(topic_id, T0): ReportedCommand(1, 9, 0, 1, (1,))},
+    )
+    assert why_gone_back(cluster, asked) is not None
+    cluster.damaged[layout.state(*T0)] = layout.Damaged(layout.state(*T0), "why")
+    assert why_gone_back(cluster, asked) is None
 
 
 def test_a_broker_of_the_newest_isr_is_waited_for_and_one_that_expired_since() -> None:

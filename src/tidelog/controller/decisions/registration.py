@@ -128,8 +128,13 @@ def register(
         x for broker, x in cluster.broken if same_incarnation and broker == request.broker
     }
     settled = settle_all(cluster, places, standing, lost, new_epochs=new_epochs)
-    if cluster.damaged:
-        settled += noted(cluster, request.broker, _lost_unread(cluster, request, same_incarnation))
+    uncertain = _lost_unread(cluster, request, same_incarnation) if cluster.damaged else set()
+    if cluster.went_back is not None:
+        # Its ISRs are out of date: an acceptance says of which partitions this may be a member.
+        uncertain |= lost
+        if not same_incarnation and request.ended is FormerRegistration.UNCLEAN:
+            uncertain |= _held_by_name(request).keys()
+    settled += noted(cluster, request.broker, uncertain)
     # The node last: without it the next controller finds the restart again.
     return Decision(epoch, (*settled, *writes), splits=True)
 
@@ -176,16 +181,15 @@ def _why_newer_state(
         )
     if command is None or command.leader_epoch < state.leader_epoch:
         return None
+    if layout.state(*tp) in cluster.damaged:
+        # An operator may have written it by hand, below what others have: only this one waits.
+        return None
     if command.leader_epoch > state.leader_epoch:
         return (
             f"broker {request.broker} has a command for {tp} of leader epoch "
             f"{command.leader_epoch}, the store is at {state.leader_epoch}"
         )
-    if (
-        command.isr_version > cluster.isr_version(tp)
-        and set(command.isr) != set(state.isr)
-        and layout.state(*tp) not in cluster.damaged
-    ):
+    if command.isr_version > cluster.isr_version(tp) and set(command.isr) != set(state.isr):
         return (
             f"broker {request.broker} has the ISR {list(command.isr)} of {tp}, version "
             f"{command.isr_version}, the store is at {state.isr}, version {cluster.isr_version(tp)}"

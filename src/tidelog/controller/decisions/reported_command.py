@@ -22,6 +22,11 @@ class ReportedCommand(NamedTuple):
     leader: int
     isr: tuple[int, ...]
 
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """What grows from one command of a partition to the next."""
+        return self.partition_epoch, self.leader_epoch, self.isr_version
+
 
 Commands = dict[tuple[UUID, TopicPartition], ReportedCommand]
 """The commands of one broker's replicas, by topic id (all zero: it has none) and name."""
@@ -36,3 +41,6 @@ class KeptByBrokers:
     broker had seen."""
     commands: dict[int, Commands] = field(default_factory=dict)
     """The newest commands of each broker, while the store waits for its acceptance."""
+    newest: Commands = field(default_factory=dict)
+    """The newest command of each partition that any broker reported meanwhile: one that
+    restarts has none."""

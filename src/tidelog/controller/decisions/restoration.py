@@ -41,6 +41,7 @@ from tidelog.controller.decisions.restoration_report import (
 )
 from tidelog.controller.decisions.restored_resizes import restored_resize
 from tidelog.controller.decisions.settlement import put_state
+from tidelog.controller.decisions.uncertain_replicas import accepted
 from tidelog.controller.decisions.unknown_data import (
     Unknown,
     by_topic_id,
@@ -109,11 +110,20 @@ def accept(
         new = RestoredNodes(epochs, node.partitions.keys() - present.keys())
         writes += topic_of(cluster, one.name, node, whole, ends, new, is_known=one.is_known)
     writes += _jumps(cluster, epochs.last)
-    if layout.UNCERTAIN_REPLICAS in cluster.versions:
-        # What lost power was compared here: of all replicas the newest leads.
-        writes.append(Remove(layout.UNCERTAIN_REPLICAS))
+    writes += accepted(cluster, _leaderless(writes))
     writes.append(Remove(layout.WENT_BACK))
     return Decision(before, tuple(writes), splits=True)
+
+
+def _leaderless(writes: Collection[Write]) -> set[TopicPartition]:
+    return {
+        TopicPartition(*place)
+        for write in writes
+        if isinstance(write, Put)
+        and isinstance(write.record, PartitionState)
+        and write.record.leader == NO_LEADER
+        and (place := layout.partition_of(write.path)) is not None
+    }
 
 
 def topic_of(
@@ -312,6 +322,7 @@ def _why_not(cluster: ClusterState, without: Collection[int]) -> RequestRefusal 
     epochs += [
         x.leader_epoch for of_broker in cluster.kept.commands.values() for x in of_broker.values()
     ]
+    epochs += [x.leader_epoch for x in cluster.kept.newest.values()]
     if max(epochs, default=0) > MAX_EPOCH - 2 * JUMP:
         return RequestRefusal(ErrorCode.UNKNOWN_SERVER_ERROR, "There are no higher epochs left.")
     return None
@@ -335,7 +346,9 @@ def _restored_state(
     targets = None if stored is None else stored.target_replicas
     new = PartitionState(NO_LEADER, epoch, cluster.controller_epoch, [], target_replicas=targets)
     present = present_brokers(cluster)
-    next_one = successor(newest, ends, present, replicas)
+    broken = [broker for broker in present if (broker, tp) in cluster.broken]
+    minimum = _minimum(cluster, topic_id, tp, len(replicas))
+    next_one = successor(newest, ends, present, replicas, minimum, broken)
     if next_one is None:
         # What is missing is not new: an unclean election begins an empty partition, if asked for.
         away = [broker for broker in replicas if broker not in present]
@@ -348,6 +361,13 @@ def _restored_state(
         is_unclean_leader=next_one.leader != NO_LEADER,
     )
     return state, next_one
+
+
+def _minimum(cluster: ClusterState, topic_id: UUID, tp: TopicPartition, replicas: int) -> int:
+    """Return the ``min.insync.replicas`` of a partition, also of a topic that comes back."""
+    kept = None if topic_id in cluster.names else cluster.kept.configs.get(topic_id)
+    configs = cluster.resolve(tp.topic, None if kept is None else kept[1]).configs
+    return min(configs.min_insync_replicas, replicas)
 
 
 def _topic_writes(

@@ -82,6 +82,10 @@ def take_report(cluster: ClusterState, report: Registration) -> None:
     if cluster.went_back is not None:
         # For the acceptance alone: they have the size of all reports.
         cluster.kept.commands[broker] = report.commands
+        for key, command in report.commands.items():
+            former = cluster.kept.newest.get(key)
+            if former is None or former.order < command.order:
+                cluster.kept.newest[key] = command
     cluster.shutting_down.discard(broker)
     node = cluster.brokers.get(broker)
     is_same = node is not None and node.incarnation_id == layout.id_text(report.incarnation)

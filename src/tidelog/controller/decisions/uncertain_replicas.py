@@ -8,6 +8,8 @@ Source: docs/decisions/0120.
 | the state of a noted partition | result |
 |---|---|
 | cannot be read | the note stays |
+| is of a store that has gone back in time | the note stays, until the store is accepted |
+| has no leader after that | the note stays, and counts when the store is loaded again |
 | can be read again | the noted replicas leave the ISR, or are compared; the note goes |
 | is gone with its topic | the note goes |
 """
@@ -123,6 +125,18 @@ def settled_with_notes(
     return [*writes, *_put(cluster, kept)]
 
 
+def accepted(cluster: ClusterState, leaderless: Collection[TopicPartition]) -> list[Write]:
+    """Return the write of an acceptance that keeps the notes of partitions without a leader: a
+    member may be away that came back once, and had lost its records. Elsewhere all were compared.
+    """
+    kept = {tp: brokers for tp, brokers in _known(cluster).items() if tp in leaderless}
+    if kept:
+        return _put(cluster, kept)
+    # Also a node that cannot be read.
+    is_there = layout.UNCERTAIN_REPLICAS in cluster.versions
+    return [Remove(layout.UNCERTAIN_REPLICAS)] if is_there else []
+
+
 def forgotten(cluster: ClusterState, topic: str, indexes: Collection[int]) -> list[Write]:
     """Return the write without the notes of partitions that begin now, or none."""
     notes = _known(cluster)
@@ -145,6 +159,8 @@ def _known(cluster: ClusterState) -> dict[TopicPartition, tuple[int, ...]]:
 def _may_exist(cluster: ClusterState, name: str) -> bool:
     return (
         name in cluster.topics
+        # A lost store knows no topic: brokers bring them back.
+        or cluster.went_back is not None
         or name in cluster.topic_histories
         or layout.topic(name) in cluster.damaged
     )

@@ -90,8 +90,7 @@ async def handle(
         # Before anything else: of an older store no single node is the wrong one.
         gone_back = _gone_back(cluster, registration)
         if gone_back is not None:
-            # Nothing else: an older store elects no leader, and sends no broker a decision.
-            return Decision((False, None), (gone_back,))
+            return Decision((False, None), (gone_back,))  # An older store elects no leader.
         decision = _decide(cluster, registration, controller.seams.clock.wall_ms())
         changed = registered is None or registered.broker_epoch != decision.answer
         return Decision((changed, decision.answer), decision.writes, decision.splits)
@@ -99,15 +98,16 @@ async def handle(
     def received(answer: tuple[bool, int | RequestRefusal | None]) -> None:
         # In the turn of the registration: the next decision could otherwise expire or replace a
         # broker that has just registered, because of its silence before.
-        if isinstance(answer[1], int):
+        if answer[1] is None:  # Before any other decision. Every broker registers again.
+            controller.lose("its store is an older copy: everything is loaded again")
+        elif isinstance(answer[1], int):
             controller.session_watch.received(broker, is_answered=False)
             controller.send(before[0].changes(controller.cluster))
             controller.store_watches.notice_damaged()
 
     before: list[_Readable] = []
     (new_incarnation, answer), _ = await controller.perform(decide, received)
-    if answer is None:  # Every broker registers again, and says what the acceptance goes by.
-        controller.lose("its store is an older copy: everything is loaded again")
+    if answer is None:
         raise NotActive
     if isinstance(answer, RequestRefusal):
         logger.warning("registration refused: %(why)s", {"why": answer.sentence})
