@@ -15,7 +15,9 @@ from tests.support.lone_controller import LoneController
 from tests.support.standing_clock import silence, stand_still
 from tidelog.client.connecting.connection import connect
 from tidelog.controller.decisions import losses, registration
+from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.pending import Changes
+from tidelog.controller.performing import NotActive
 from tidelog.controller.session_watch import SEEK_MS
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryTree
@@ -343,6 +345,26 @@ def test_brokers_get_no_requests_once_their_store_is_known_to_be_old() -> None:
         state = controller.cluster.states[T0]
         assert (state.leader, state.isr) == (1, [1, 2]), "as the copy has it"
         assert set(one.names()) == {"OpenControlChannel"}
+
+    run(scenario)
+
+
+def test_no_decision_goes_by_what_is_in_memory_of_a_store_that_is_known_to_be_old() -> None:
+    """The controller steps down in the turn in which it marks the store."""
+
+    async def scenario(world: World) -> None:
+        controller, _, _, _ = await on_two(world)
+        three = RecordedBroker(3)
+        world.brokers.append(three)
+        await three.listen()
+        seen = messages.BrokerRegistrationRequest.HighestSeen(1, 10**6)
+        port = controller.listener_port
+        coming = asyncio.create_task(three.register(port, highest_seen=seen))
+        with pytest.raises(NotActive):
+            for _ in range(100_000):  # One decision waits for its turn at any time.
+                marked, _ = await controller.perform(lambda x: Decision(x.went_back))
+                assert marked is None
+        assert (await coming).error_code == ErrorCode.NOT_CONTROLLER
 
     run(scenario)
 
