@@ -31,7 +31,7 @@ These defaults differ from Kafka's: `broker.session.timeout.ms` and `broker.hear
 `process.roles` and `controller.listener.names` (a one-line file starts a whole node).
 
 *Without effect* marks a configuration that Kafka's files and tools use and that tidelog accepts and
-ignores.
+ignores. Those of transactions have no effect either: brokers offer no transactions yet.
 
 ## Which value applies
 
