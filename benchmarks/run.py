@@ -81,7 +81,12 @@ NODE_ROWS: tuple[Row, ...] = (
     *spark_read.ROWS,
     *compaction.ROWS,
 )
-CLUSTER_ROWS: tuple[Row, ...] = (*three_nodes.ROWS, *moving.ROWS, *idle_latency.ROWS)
+CLUSTER_ROWS: tuple[Row, ...] = (
+    *three_nodes.ROWS,
+    *moving.ROWS,
+    *idle_latency.ROWS,
+    *spark_read.CLUSTER_ROWS,
+)
 ALL_ROWS = (*NODE_ROWS, *CLUSTER_ROWS)
 
 

@@ -12,12 +12,22 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from benchmarks.consumer_throughput import TOPIC, filled
+from tests.support import clients
+from tests.support.processes import wait_until
+
+from benchmarks.clusters import ClusterTarget, create
+from benchmarks.consumer_throughput import RECORD_BYTES, TOPIC, filled
+from benchmarks.java_producer import TUNED, produce
 from benchmarks.measuring import Metric
 from benchmarks.nodes import Target
 
 SCRIPT = Path(__file__).with_name("spark_source.py")
+MICRO_BATCHES = Path(__file__).with_name("micro_batches.py")
+PARTITIONS = 8
+ROWS_PER_BATCH = 10_000
+BATCHES, QUICK_BATCHES = 200, 60
 
 
 class SparkRead:
@@ -33,18 +43,46 @@ class SparkRead:
     def measure(self, target: Target, quick: bool) -> list[float]:
         filled(target)
         source = "tidelog" if target.name == "tidelog" else "kafka"
-        done = subprocess.run(
-            [
-                *(sys.executable, str(SCRIPT), "--source", source),
-                *("--bootstrap-server", target.bootstrap, "--topic", TOPIC),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        found = json.loads(done.stdout.strip().splitlines()[-1])
-        return [float(found["rows_per_s"]), float(found["cpu_s_per_million_rows"])]
+        measured = _last_line(SCRIPT, source, target.bootstrap, TOPIC)
+        return [float(measured["rows_per_s"]), float(measured["cpu_s_per_million_rows"])]
+
+
+class MicroBatches:
+    """The median time of small micro-batches on three brokers, and their CPU."""
+
+    title = "Spark micro-batches"
+    cold = True
+    metrics = (
+        Metric("Spark micro-batch of 10,000 rows, 8 partitions", "ms", "less", goal=1.0),
+        Metric("CPU of Spark itself, micro-batches", "s", "less", goal=1.0),
+    )
+
+    def measure(self, target: ClusterTarget, quick: bool) -> list[float]:
+        count = ROWS_PER_BATCH * (QUICK_BATCHES if quick else BATCHES)
+        source = "tidelog" if target.name == "tidelog" else "kafka"
+        with target.name_of_topic() as name:
+            create(clients.admin(target.bootstrap), name, PARTITIONS)
+            wait_until(lambda: target.in_sync(name, PARTITIONS), 120, f"{name} is in sync")
+            produce(target, name, count, RECORD_BYTES, TUNED)
+            measured = _last_line(MICRO_BATCHES, source, target.bootstrap, name)
+        assert measured["rows"] == count, measured
+        return [float(measured["median_ms"]), float(measured["cpu_s"])]
+
+
+def _last_line(script: Path, source: str, bootstrap: str, topic: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [
+            *(sys.executable, str(script), "--source", source),
+            *("--bootstrap-server", bootstrap, "--topic", topic),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    measured: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return measured
 
 
 ROWS = (SparkRead(),)
+CLUSTER_ROWS = (MicroBatches(),)
