@@ -333,7 +333,7 @@ def test_a_broker_that_does_not_offer_transactions_yet_is_asked_again(tmp_path: 
     """As while a cluster rolls up to the level that has them."""
 
     async def story(brokers: MarkerBrokers) -> None:
-        brokers.all[2].broker.offered_transactions = False
+        brokers.all[2].broker.cluster_level.take("1.5")
         hosted = brokers.lead("a", 2)
         brokers.know(a=(2, 0))
         brokers.end("one", "a")
@@ -341,7 +341,7 @@ def test_a_broker_that_does_not_offer_transactions_yet_is_asked_again(tmp_path: 
             lambda: any(place.failures or place.error for place in brokers.sender.plan.places)
         )
         assert hosted.end_offset == 0
-        brokers.all[2].broker.offered_transactions = True
+        brokers.all[2].broker.cluster_level.take("1.6")
         await brokers.until_written("one")
 
     play(tmp_path, story)

@@ -388,7 +388,7 @@ def test_a_client_without_a_proof_is_refused(tmp_path: Path) -> None:
 def test_nothing_is_served_while_transactions_are_not_offered(tmp_path: Path) -> None:
     async def story(broker: MarkerBroker, peer: Peer) -> None:
         hosted = broker.lead("t")
-        broker.broker.offered_transactions = False
+        broker.broker.cluster_level.take("1.5")
         with pytest.raises(ConnectionError):
             await write(peer, marker(T))
         assert hosted.end_offset == 0

@@ -59,7 +59,6 @@ async def restart(world: World) -> None:
         secret=world.secret,
     )
     await world.broker.start()
-    world.broker.broker.offered_transactions = True
 
 
 async def add(peer: Peer, producer: tuple[int, int]) -> None:

@@ -291,7 +291,7 @@ OF_TRANSACTIONS = {24: (0, 3), 25: (0, 4), 26: (0, 4), 65: (0, 0)}
 
 def test_while_transactions_are_not_offered_all_is_refused_as_before(tmp_path: Path) -> None:
     async def story(broker: TransactionBroker) -> None:
-        broker.broker.offered_transactions = False
+        broker.broker.cluster_level.take("1.5")
         await broker.lead_and_load()
         answer = await broker.ask_init()
         assert (answer.error_code, answer.producer_id) == (E.CLUSTER_AUTHORIZATION_FAILED, -1)
@@ -316,7 +316,7 @@ def test_while_transactions_are_not_offered_all_is_refused_as_before(tmp_path: P
                     request, 5 if isinstance(request, messages.InitProducerIdRequest) else 0
                 )
         assert len(broker.table()) == 0 and broker.created == []
-        broker.broker.offered_transactions = True
+        broker.broker.cluster_level.take("1.6")
         offered = {**OF_TRANSACTIONS, 22: (0, 5), 66: (0, 1)}
         # A lone broker takes every connection for a process of the cluster.
         assert await shown(peer) == {**offered, 24: (0, 4)}

@@ -195,7 +195,7 @@ def test_a_broker_that_does_not_coordinate_the_group_says_so(tmp_path: Path) -> 
 
 def test_it_is_not_served_while_transactions_are_not_offered(tmp_path: Path) -> None:
     async def story(broker: MarkerBroker, peer: Peer) -> None:
-        broker.broker.offered_transactions = False
+        broker.broker.cluster_level.take("1.5")
         with pytest.raises(ConnectionError):
             await peer.ask(commit({0: 5}), 3)
 

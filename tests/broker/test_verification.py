@@ -621,7 +621,7 @@ def test_one_request_has_a_limit_and_one_transaction_of_an_id(
 def test_as_long_as_transactions_are_not_offered_an_id_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with leading(tmp_path) as (lone, coordinator, peer):
-            lone.broker.offered_transactions = False
+            lone.broker.cluster_level.take("1.5")
             producer = TransactionalProducer(lone, coordinator)
             producer.add()
             refused = (await producer.send(peer)).error_code

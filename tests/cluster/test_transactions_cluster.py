@@ -1,8 +1,7 @@
 """Transactions of stock clients on three real brokers, while brokers die and come back (KIP-98).
 
-No release offers transactions yet: the brokers run `tests.support.offering_server`. One cluster for
-all tests, which leave all brokers running and in sync. A silent broker counts as dead after 3 s
-instead of 6.
+At level 1.6, which has them. One cluster for all tests, which leave all brokers running and in
+sync. A silent broker counts as dead after 3 s instead of 6.
 """
 
 from __future__ import annotations
@@ -29,9 +28,11 @@ from confluent_kafka.admin import OffsetSpec
 from tests.support import java
 from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster
+from tests.support.coming_level import LEVEL
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.target import TARGET
 from tidelog.groups.placement import partition_for
+from tidelog.model.levels import COMING
 from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 pytestmark = [
@@ -49,15 +50,13 @@ SOURCE = Path(__file__).with_name("Transactions.java")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster]:
     config = {
+        LEVEL: COMING.name,
         "broker.session.timeout.ms": SESSION_MS,
         "transaction.state.log.num.partitions": STATE_PARTITIONS,
         "transaction.state.log.replication.factor": 3,
         "transaction.state.log.min.isr": 2,
     }
-    made = TidelogCluster(tmp_path_factory.mktemp("transactions"), config=config)
-    for node in made.brokers.values():
-        node.run_with("tests.support.offering_server", {})
-    with made as started:
+    with TidelogCluster(tmp_path_factory.mktemp("transactions"), config=config) as started:
         yield started
 
 

@@ -147,6 +147,16 @@ MUTANTS = (
         REQUESTS,
     ),
     Mutant(
+        "transactions are offered by the level of a controller that is deposed",
+        "src/tidelog/broker/handlers/update_configs.py::handle",
+        "    if error is not ErrorCode.NONE:\n        return response(error_code=error)\n"
+        "    if not leaves_room",
+        "    broker.cluster_level.take(request.level)\n"
+        "    if error is not ErrorCode.NONE:\n        return response(error_code=error)\n"
+        "    if not leaves_room",
+        "tests/broker/test_cluster_level.py",
+    ),
+    Mutant(
         "every marker commits",
         "src/tidelog/records/control_records.py::decode_marker",
         "    return EndMarker(found == COMMIT, epoch)\n",

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from tests.support.coming_level import offered
 from tests.support.lone_broker import Peer
 from tests.support.lone_controller import LoneController
 from tests.support.proofs import secret_in, write_secret
@@ -53,6 +54,7 @@ class World:
             "transaction.state.log.min.isr": "1",
             "transaction.state.log.num.partitions": "1",
             "auto.create.topics.enable": "false",
+            **offered(),  # clients and brokers may use all APIs
         }
         configs = from_mapping(texts)
         assert isinstance(configs, ServerConfigs), configs
@@ -65,8 +67,6 @@ class World:
         await self.controller.start()
         self.broker._controllers = [("127.0.0.1", self.controller.listener_port)]
         await self.broker.start()
-        # Clients and brokers may use all APIs.
-        self.broker.broker.offered_transactions = True
         peer = await Peer.connect(self.port("broker"))
         request = messages.CreateTopicsRequest
         topic = request.CreatableTopic(name="t", num_partitions=1, replication_factor=1)

@@ -40,7 +40,7 @@ class MarkerBroker(GroupBroker):
 
     async def start(self) -> None:
         await super().start()
-        self.broker.offered_transactions = True
+        self.broker.cluster_level.take("1.6")
 
 
 def marker(

@@ -237,7 +237,7 @@ async def leading(
     try:
         lone.lead("t", partitions, configs)
         know_coordinator(lone, coordinator.port)
-        lone.broker.offered_transactions = True
+        lone.broker.cluster_level.take("1.6")
         yield lone, coordinator, await Peer.connect(lone.port)
     finally:
         await lone.stop()

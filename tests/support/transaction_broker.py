@@ -122,7 +122,7 @@ class TransactionBroker(GroupBroker):
     async def start(self) -> None:
         await super().start()
         self.session = Session()
-        self.broker.offered_transactions = True
+        self.broker.cluster_level.take("1.6")
         self.broker.transactions.send_with(self.markers)
 
     @property

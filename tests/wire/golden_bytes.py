@@ -205,13 +205,15 @@ PRIVATE = (
                 CONFIGS.Entity(2, "t", [CONFIGS.Config("c", "v"), CONFIGS.Config("d", None)])
             ],
             min_insync_replicas=2,
+            level="1.6",
         ),
         """
         00000001 00000002 0000000000000003 0000000000000004
         02 02 02 74                           # type 2: a topic
           03 02 63 02 76 00  02 64 00 00      # c=v, d without a value
           00
-        01 904e 04 00000002
+        02 904e 04 00000002
+          914e 04 04 312e36                   # level 1.6
         """,
     ),
     Golden(10005, 0, m.UpdateConfigsResponse(error_code=7), "0007 00"),

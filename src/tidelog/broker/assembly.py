@@ -35,6 +35,7 @@ from tidelog.broker.following.copies import Copies
 from tidelog.broker.following.followers import Followers
 from tidelog.broker.following.source_fetcher import Shared
 from tidelog.broker.metadata.cache import MetadataCache
+from tidelog.broker.metadata.cluster_level import ClusterLevel
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.leader_hints import LeaderHints
 from tidelog.broker.metadata.other_brokers import OtherBrokers
@@ -113,7 +114,6 @@ def assemble(given: Given) -> Broker:
     followers = _followers(given, metadata, others, commit, log_work, loss_reports)
     coordinators = groups.coordinator, transactions.coordinator
     partitions.steps = RoleSteps(isr_changes, *reports, coordinators, data_loss, followers)
-
     # What reads, and what is done by the clock.
     reader, channel = _reader(given, metadata, isr_changes), _channel(given, log_work)
     fetch_sessions, departures = _fetch_sessions(given), Departures(clock)
@@ -134,6 +134,7 @@ def assemble(given: Given) -> Broker:
         topic_creation=topic_creation,
         isr_changes=isr_changes,
         metadata=metadata,
+        cluster_level=ClusterLevel(),
         other_brokers=others,
         topic_configs=topic_configs,
         leader_hints=leader_hints,

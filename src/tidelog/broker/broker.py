@@ -30,6 +30,7 @@ from tidelog.broker.fetching.follower_sessions import FollowerSessions
 from tidelog.broker.fetching.partition_reads import Reader
 from tidelog.broker.following.followers import Followers
 from tidelog.broker.metadata.cache import MetadataCache
+from tidelog.broker.metadata.cluster_level import ClusterLevel
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.leader_hints import LeaderHints
 from tidelog.broker.metadata.other_brokers import OtherBrokers
@@ -57,10 +58,6 @@ from tidelog.storage.directory.log_directory import LogDirectory
 class Broker:
     """The first argument of every handler."""
 
-    offered_transactions: bool = False
-    """Whether clients may use transactions; every request with a transactional id is refused while
-    they may not. Nothing in the product sets it yet: that comes with level 1.6."""
-
     configs: ServerConfigs
     node_id: int
     seams: Seams
@@ -76,6 +73,7 @@ class Broker:
     isr_changes: IsrChanges
 
     metadata: MetadataCache
+    cluster_level: ClusterLevel
     other_brokers: OtherBrokers
     topic_configs: ConfigCache
     leader_hints: LeaderHints
@@ -106,6 +104,12 @@ class Broker:
     group_lag: GroupLag
     first_offsets: FirstOffsets
     markers: Markers
+
+    @property
+    def offered_transactions(self) -> bool:
+        """Whether clients may use transactions; every request with a transactional id is refused
+        while they may not."""
+        return self.cluster_level.offers_transactions
 
     @property
     def cluster_id(self) -> str:

@@ -311,6 +311,7 @@ def update_configs(
         store_revision=cluster.revision,
         entities=made,
         min_insync_replicas=cluster.layers.static_min_insync,
+        level=cluster.level.name,
     )
 
 

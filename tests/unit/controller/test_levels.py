@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.support.controller_world import World
+from tidelog.broker.metadata.cluster_level import ClusterLevel
 from tidelog.controller import requests
 from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import levels
@@ -38,9 +39,9 @@ from tidelog.metadata.records import (
     ResizePlan,
 )
 from tidelog.metadata.store import Create, Delete, Set
-from tidelog.model.configs.server import from_mapping
+from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.errors import ErrorCode
-from tidelog.model.levels import LATEST, LEVEL_NAMES, LEVELS, level_of
+from tidelog.model.levels import LATEST, LEVEL_NAMES, LEVELS, highest, level_of
 from tidelog.model.topics import TopicPartition
 from tidelog.model.work import finish
 
@@ -76,6 +77,7 @@ def stopped(world: World, broker: int, *stops: Stop) -> None:
         ("1.3", (4, 3, 5), True, True, False),
         ("1.4", (5, 4, 7), True, True, True),
         ("1.5", (6, 4, 8), True, True, True),
+        ("1.6", (6, 4, 8), True, True, True),
     ],
 )
 def test_what_a_level_sends(
@@ -91,7 +93,42 @@ def test_there_are_six_levels_and_the_last_one_is_the_default() -> None:
     assert LATEST is LEVELS[-1]
 
 
-@pytest.mark.parametrize("name", ["1.6", "2.0", "3.9", "1", "", "latest"])
+def test_the_level_of_transactions_is_not_offered_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only tests may name it: no cluster gets into it before all of it is there."""
+    texts = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+        "inter.broker.protocol.version": "1.6",
+    }
+    monkeypatch.setattr("tidelog.model.levels.COMING_IS_OFFERED", False)
+    refused = from_mapping(texts)
+    assert isinstance(refused, tuple)
+    assert [line.sentence for line in refused] == [
+        "Invalid value 1.6 for configuration inter.broker.protocol.version: it is not offered yet: "
+        "the newest level of this version is 1.5."
+    ]
+    assert highest().name == "1.5"
+    monkeypatch.setattr("tidelog.model.levels.COMING_IS_OFFERED", True)
+    made = from_mapping(texts)
+    assert isinstance(made, ServerConfigs), made
+    assert made.level.transactions and highest().name == "1.6"
+
+
+@pytest.mark.parametrize(
+    ("level", "offered"),
+    [(level.name, False) for level in LEVELS]
+    + [("1.6", True), ("1.7", True), ("1.10", True), ("2.0", True), ("", False), ("new", False)],
+)
+def test_brokers_offer_transactions_by_the_level_of_their_controller(
+    level: str, offered: bool
+) -> None:
+    cluster_level = ClusterLevel()
+    cluster_level.take(level)
+    assert cluster_level.offers_transactions is offered
+
+
+@pytest.mark.parametrize("name", ["2.0", "3.9", "1", "", "latest"])
 def test_levels_that_are_not_known_are_refused_with_a_line_that_names_those_that_are(
     name: str,
 ) -> None:

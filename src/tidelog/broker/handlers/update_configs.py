@@ -3,6 +3,8 @@
 - The first one on a channel is complete; later ones replace the entities that they name.
 - Request tag 10000: the ``min.insync.replicas`` of the controller's file; this broker's own value
   has no effect if it is lower.
+- Request tag 10001: the controller's level, by which this broker offers transactions
+  (``metadata.cluster_level``); without it they are not offered.
 - The configuration of an invalid topic name is skipped, with a line in the log.
 - The store revision is durable and the change has taken effect before the response; a change for
   many partitions is applied in several turns of the loop.
@@ -67,7 +69,11 @@ async def handle(
     # The values have changed; the partitions apply them in several turns.
     for rest in (goes_by, following):
         await pace.run(rest, broker.clock)
-    return response()
+    # A newer channel may have said another level in these turns.
+    error = broker.channel.check(request, context.connection)
+    if error is ErrorCode.NONE:
+        broker.cluster_level.take(request.level)
+    return response(error_code=error)
 
 
 def _is_sound(kind: int, name: str) -> bool:

@@ -33,6 +33,7 @@ from tidelog.controller.decisions.decision import Put, RequestRefusal, Write
 from tidelog.metadata import layout
 from tidelog.metadata.records import Counter, PartitionNode, TopicHistory
 from tidelog.model.errors import ErrorCode
+from tidelog.model.levels import numbers_of
 from tidelog.model.topics import TopicPartition
 from tidelog.model.wording import named
 
@@ -100,18 +101,13 @@ def why_broker_refused(cluster: ClusterState, broker: int, highest: str) -> str 
     ``highest`` is the highest level that it knows (tag 10003 of BrokerRegistration), "" if the
     request has none.
     """
-    broker_level = _numbers(highest)
-    if broker_level is None or broker_level >= (_numbers(cluster.level.name) or broker_level):
+    broker_level = numbers_of(highest)
+    if broker_level is None or broker_level >= (numbers_of(cluster.level.name) or broker_level):
         return None
     return (
         f"Broker {broker} knows levels up to {highest}, inter.broker.protocol.version of this "
         f"controller is {cluster.level.name}: bring it newer code, or lower the level."
     )
-
-
-def _numbers(level: str) -> tuple[int, ...] | None:
-    parts = level.split(".")
-    return tuple(map(int, parts)) if all(x.isascii() and x.isdigit() for x in parts) else None
 
 
 def marks(cluster: ClusterState) -> Iterator[tuple[Write, ...]]:

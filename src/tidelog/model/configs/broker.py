@@ -38,11 +38,12 @@ from tidelog.model.configs.types import (
     Between,
     ConfigDefinition,
     NotEmpty,
+    OfferedLevel,
     OneOf,
     StoreAddress,
     Update,
 )
-from tidelog.model.levels import LATEST, LEVEL_NAMES
+from tidelog.model.levels import LATEST
 
 _SHARES = "Of the topic of share groups (KIP-932), which this version has not."
 
@@ -92,7 +93,7 @@ class NodeRows:
         LATEST.name,
         "The level of the requests between controllers and brokers. Raise it on controllers "
         "first, lower it on brokers first.",
-        OneOf(LEVEL_NAMES, hint="leave Kafka's out: the newest is the default"),
+        OfferedLevel(),
     )
     logging_format: str = row(
         STRING,

@@ -1,0 +1,45 @@
+"""The level of the cluster: that of its controller, as UpdateConfigs brings it.
+
+Owns what a broker offers by it: transactions (KIP-98). Not the table of levels: see
+``model.levels``. This broker's own level has no part in it: while a cluster is rolled from one
+level to the next, its brokers differ in that, and agree in this (docs/decisions/0137).
+
+| event | transactions are |
+|---|---|
+| a start | not offered: no partition is led before the first UpdateConfigs of a channel |
+| UpdateConfigs with a level that has them | offered |
+| UpdateConfigs with another level, or without one: an older controller | not offered |
+| the controller is gone | as before: what is led is led on |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tidelog.model.levels import offers_transactions
+
+logger = logging.getLogger(__name__)
+
+
+class ClusterLevel:
+    """What one broker offers by the level of its controller. Used on its loop."""
+
+    def __init__(self) -> None:
+        self.offers_transactions = False
+        """To be read only."""
+        self.when_changed: list[Callable[[], None]] = []
+        """Called after each change of what is offered."""
+
+    def take(self, level: str) -> None:
+        """Take the level of a controller; "" if it does not say any."""
+        offered = offers_transactions(level)
+        if offered == self.offers_transactions:
+            return
+        self.offers_transactions = offered
+        logger.info(
+            "transactions are %(now)s: the level of the controller is %(level)s",
+            {"now": "offered" if offered else "not offered", "level": level or "not known"},
+        )
+        for follow in self.when_changed:
+            follow()

@@ -1,0 +1,87 @@
+"""A broker offers transactions by the level that its controller sends with UpdateConfigs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.support.controlled_broker import ControlledBroker, commanded, open_channel
+from tests.support.lone_broker import Peer, until
+from tidelog.broker.handlers import end_txn
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, Router
+from tidelog.protocol import messages
+from tidelog.runtime.loop import run
+
+
+class LevelBroker(ControlledBroker):
+    """Serves one API that only transactions need."""
+
+    def router(self, extra: Iterable[Handler] = ()) -> Router:
+        return super().router([end_txn.HANDLER, *extra])
+
+
+def said(level: str, *entities: Any, epoch: int = 1) -> Any:
+    """UpdateConfigs of a controller at this level; "" is one that does not say any."""
+    return messages.UpdateConfigsRequest(1, epoch, 7, 9, list(entities), level=level)
+
+
+async def shown(port: int) -> bool:
+    """Whether a new client is shown EndTxn."""
+    peer = await Peer.connect(port)
+    answer = await peer.ask(messages.ApiVersionsRequest(), 0)
+    peer.writer.close()
+    return ApiKey.END_TXN in {each.api_key for each in answer.api_keys}
+
+
+def test_transactions_are_offered_while_the_controller_is_at_their_level(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with commanded(LevelBroker(tmp_path)) as (lone, channel):
+            assert not await shown(lone.port)
+            for level, offered in (
+                ("1.5", False),
+                ("1.6", True),
+                ("1.6", True),
+                ("1.7", True),
+                ("1.5", False),
+                ("2.0", True),
+                ("", False),
+            ):
+                assert (await channel.ask(said(level), 0)).error_code == ErrorCode.NONE
+                assert await shown(lone.port) is lone.broker.offered_transactions is offered, level
+
+    run(story())
+
+
+def test_they_are_offered_on_while_no_controller_is_there(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with commanded(LevelBroker(tmp_path)) as (lone, channel):
+            assert (await channel.ask(said("1.6"), 0)).error_code == ErrorCode.NONE
+            present = lone.broker.channel.present
+            assert present is not None
+            channel.writer.close()
+            await until(lambda: present.connection.is_closing)
+            assert await shown(lone.port)
+            # The first configurations of the next controller say its level.
+            second = await Peer.connect(lone.port)
+            assert await open_channel(second, 2, 1) is ErrorCode.NONE
+            assert await shown(lone.port)
+            assert (await second.ask(said("1.5", epoch=2), 0)).error_code == ErrorCode.NONE
+            assert not await shown(lone.port)
+
+    run(story())
+
+
+def test_the_level_of_a_deposed_controller_does_not_count(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with commanded(LevelBroker(tmp_path)) as (lone, channel):
+            stray = await Peer.connect(lone.port)
+            answer = await stray.ask(said("1.6"), 0)
+            assert answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+            answer = await channel.ask(said("1.6", epoch=0), 0)
+            assert answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+            assert not await shown(lone.port)
+
+    run(story())
