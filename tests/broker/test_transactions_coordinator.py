@@ -232,6 +232,64 @@ def test_an_open_transaction_passes_its_time_out_with_the_next_coordinator(tmp_p
     run(tmp_path, after)
 
 
+def test_what_the_log_says_is_carried_out_while_transactions_are_offered_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``__transaction_state`` may be of a time at which they were: an open transaction, a decision
+    without an end, and a time-out that passes."""
+    caplog.set_level(logging.INFO)
+
+    async def before(broker: TransactionBroker) -> None:
+        decided = await broker.init()
+        await broker.add(decided, ("t", 0))
+        await broker.init(transactional_id="open", timeout_ms=1)
+        await broker.end(decided)
+
+    async def after() -> None:
+        broker = TransactionBroker(tmp_path)
+        await broker.start()
+        level = broker.broker.cluster_level
+        try:
+            level.take("1.5")
+            broker.lead("t", 4)
+            hosted = broker.lead_state(epoch=3)
+            end = hosted.end_offset
+            assert await broker.ids.reloaded(hosted) == "this broker does not coordinate them"
+            broker.lead_state(epoch=4)
+            await nothing_loads(broker)
+            assert not broker.markers.sent and hosted.end_offset == end
+            # The level comes: what is led is loaded, in the epoch in which it is led.
+            level.take("1.6")
+            assert await broker.ids.reloaded(hosted) is None
+            await until(lambda: broker.markers.sent)
+            (sent,) = broker.markers.sent
+            assert (sent.coordinator_epoch, sent.markers.committed) == (4, True)
+            # It goes: its markers are forgotten, and no table is left.
+            level.take("1.5")
+            assert broker.markers.stopped == [0]
+            await nothing_loads(broker)
+            end = hosted.end_offset
+            sent.written()
+            assert hosted.end_offset == end
+            # And comes again, with another leader: this broker loads nothing.
+            broker.lead_state(epoch=5, leader=2)
+            level.take("1.6")
+            await nothing_loads(broker)
+            assert len(broker.markers.sent) == 1
+        finally:
+            await broker.stop()
+
+    async def nothing_loads(broker: TransactionBroker) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not broker.ids.led() and not broker.ids.is_loading
+
+    run(tmp_path, before)
+    asyncio.run(after())
+    loads = [line for line in caplog.messages if line.startswith("loaded ")]
+    assert len(loads) == 2, loads
+
+
 def test_a_leadership_that_ends_refuses_what_waits_and_forgets_its_markers(tmp_path: Path) -> None:
     async def story(broker: TransactionBroker) -> None:
         broker.session.block_length = 1

@@ -157,6 +157,21 @@ MUTANTS = (
         "tests/broker/test_cluster_level.py",
     ),
     Mutant(
+        "a coordinator loads while transactions are not offered",
+        "src/tidelog/broker/transactions/transaction_coordinator.py::TransactionCoordinator.lead",
+        "        if self._level.offers_transactions:\n",
+        "        if hosted is not None:\n",
+        SHELL,
+    ),
+    Mutant(
+        "a coordinator goes on after transactions were offered",
+        "src/tidelog/broker/transactions/transaction_coordinator.py"
+        "::TransactionCoordinator._level_changed",
+        "            self.coordinator.resign_all()\n",
+        "            pass\n",
+        SHELL,
+    ),
+    Mutant(
         "every marker commits",
         "src/tidelog/records/control_records.py::decode_marker",
         "    return EndMarker(found == COMMIT, epoch)\n",

@@ -49,6 +49,7 @@ from tidelog.broker.partitions.log_work import LogWork
 from tidelog.broker.partitions.maintenance import Maintenance
 from tidelog.broker.partitions.misplaced_records import MisplacedRecords
 from tidelog.broker.partitions.older_values import OlderValues
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.broker.partitions.refused_writes import RefusedWrites
 from tidelog.broker.partitions.registry import Partitions
 from tidelog.broker.partitions.repairs import Repairs
@@ -96,24 +97,24 @@ class Given:
 def assemble(given: Given) -> Broker:
     """Make the parts of a broker, on its loop; none is started. Raises DamagedFile."""
     configs, seams, session = given.configs, given.seams, given.session
-    metadata, resuming = MetadataCache(given.cluster_id), ResumingProducers(seams.clock)
+    metadata, level = MetadataCache(given.cluster_id), ClusterLevel()
     clock, node_id, topic_configs = seams.clock, configs.node_id, given.topic_configs
     log_work, background = LogWork(clock, seams.threads), pace.Background(clock, seams.threads)
     commit = GroupCommit(seams.threads, clock, before_ack=configs.log_durability == "sync")
     partitions, others = _partitions(given, commit), _other_brokers(given, metadata)
     metadata.when_brokers_changed.append(_machines_following(given, metadata, partitions))
-    leader_hints = LeaderHints(node_id, metadata, partitions.get)
+    hints, resuming = LeaderHints(node_id, metadata, partitions.get), ResumingProducers(clock)
     unaware = _unaware_writers(given, partitions, metadata, background, log_work)
     # What leads, and follows: the changes of the ISR, the groups, the handling of lost data.
     debts = Debts(are_reported=configs.level.unclean_flag)
     isr_changes = IsrChanges(configs, clock, session, partitions, debts)
     reports = loss_reports, fence_reports = _reports(given, partitions, log_work)
-    topic_creation, producer_ids = _asking_controller(given, metadata)
-    groups, transactions = _coordinators(given, metadata, topic_creation, producer_ids)
+    asking = topic_creation, producer_ids = _asking_controller(given, metadata)
+    groups, transactions = _coordinators(given, metadata, asking, level, partitions)
     data_loss = DataLoss(debts, loss_reports, isr_changes, groups.coordinator, clock)
     followers = _followers(given, metadata, others, commit, log_work, loss_reports)
-    coordinators = groups.coordinator, transactions.coordinator
-    partitions.steps = RoleSteps(isr_changes, *reports, coordinators, data_loss, followers)
+    leading = groups.coordinator, transactions
+    partitions.steps = RoleSteps(isr_changes, *reports, leading, data_loss, followers)
     # What reads, and what is done by the clock.
     reader, channel = _reader(given, metadata, isr_changes), _channel(given, log_work)
     fetch_sessions, departures = _fetch_sessions(given), Departures(clock)
@@ -134,10 +135,10 @@ def assemble(given: Given) -> Broker:
         topic_creation=topic_creation,
         isr_changes=isr_changes,
         metadata=metadata,
-        cluster_level=ClusterLevel(),
+        cluster_level=level,
         other_brokers=others,
         topic_configs=topic_configs,
-        leader_hints=leader_hints,
+        leader_hints=hints,
         unseen_epochs=UnseenEpochs(reader.shown),
         partitions=partitions,
         byte_rates=ByteRates(partitions, topic_configs, clock),
@@ -151,7 +152,7 @@ def assemble(given: Given) -> Broker:
         reader=reader,
         fetch_sessions=fetch_sessions,
         departures=departures,
-        follower_sessions=_sessions(given, reader, partitions, leader_hints, departures),
+        follower_sessions=_sessions(given, reader, partitions, hints, departures),
         followers=followers,
         loss_reports=loss_reports,
         fence_reports=fence_reports,
@@ -161,7 +162,7 @@ def assemble(given: Given) -> Broker:
         transactions=transactions,
         group_lag=GroupLag(groups.coordinator, partitions, metadata, others, clock),
         first_offsets=FirstOffsets(partitions, metadata, others, session),
-        markers=_markers(given, metadata, others, partitions, (groups, transactions), leader_hints),
+        markers=_markers(given, metadata, others, partitions, (groups, transactions), hints),
     )
 
 
@@ -199,12 +200,20 @@ def _markers(
 
 
 def _coordinators(
-    given: Given, metadata: MetadataCache, creation: TopicCreation, producer_ids: ProducerIds
+    given: Given,
+    metadata: MetadataCache,
+    asking: tuple[TopicCreation, ProducerIds],
+    level: ClusterLevel,
+    partitions: Partitions,
 ) -> tuple[GroupCoordinator, TransactionCoordinator]:
+    def hosted(topic: str) -> list[HostedPartition]:
+        return list(partitions.by_topic.get(topic, {}).values())
+
+    creation, producer_ids = asking
     ends = given.configs, given.seams, metadata, creation
     groups = GroupCoordinator(*ends)
     metadata.when_gone = groups.topic_gone
-    return groups, TransactionCoordinator(*ends, producer_ids)
+    return groups, TransactionCoordinator(*ends, producer_ids, level, hosted)
 
 
 def _unaware_writers(

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVarTuple
+from typing import Protocol, TypeVarTuple
 
 from tidelog.broker.control_plane.fence_reports import FenceReports
 from tidelog.broker.control_plane.isr_changes import IsrChanges
-from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.data_loss.handling import DataLoss
 from tidelog.broker.data_loss.loss_reports import LossReports
 from tidelog.broker.following.followers import Followers
@@ -34,6 +33,16 @@ logger = logging.getLogger(__name__)
 Of = TypeVarTuple("Of")
 
 
+class Coordinates(Protocol):
+    """A coordinator, or what decides whether there is one now."""
+
+    def lead(self, hosted: HostedPartition, /) -> None:
+        """This broker leads a partition, of any topic, in a new epoch."""
+
+    def resign(self, key: TopicPartition, epoch: int, /) -> None:
+        """This broker led a partition up to a leader epoch."""
+
+
 class RoleSteps:
     """The steps of one broker. ``Partitions`` calls them, after the change of the role."""
 
@@ -42,7 +51,7 @@ class RoleSteps:
         isr_changes: IsrChanges,
         loss_reports: LossReports,
         fence_reports: FenceReports,
-        coordinators: Sequence[Coordinator[Any]],
+        coordinators: Sequence[Coordinates],
         data_loss: DataLoss,
         followers: Followers,
     ) -> None:

@@ -92,8 +92,7 @@ class Coordinator(Generic[TableT]):
 
     async def close(self) -> None:
         """Refuse all waiting requests with NOT_COORDINATOR and stop all tasks."""
-        for number in list(self._led):
-            self._close(number)
+        self.resign_all()
         await call_off(self._tasks)
 
     # Requests ----------------------------------------------------------------------------------
@@ -230,6 +229,11 @@ class Coordinator(Generic[TableT]):
         led = self._led.get(key.partition)
         if key.topic == self._topic and led is not None and led.since <= epoch:
             self._close(key.partition)
+
+    def resign_all(self) -> None:
+        """Give all tables up: this broker coordinates nothing now."""
+        for number in list(self._led):
+            self._close(number)
 
     def _close(self, number: int) -> None:
         led = self._led.pop(number, None)

@@ -2,12 +2,15 @@
 
 Owns what it gives to the shell (``coordinator.table.TableKind``): the topic ``__transaction_state``
 with the counts of ``transaction.state.log.*``, the tables of ids with their settings, their records
-and errors. Not requests and leadership: see ``coordinator.coordinator``; not one partition: see
-``transaction_partition``; not what is decided: see ``tidelog.transactions``.
+and errors; and that no table is loaded, no timer armed and no marker sent while transactions are
+not offered: ``__transaction_state`` may be of an earlier time. Not requests and leadership: see
+``coordinator.coordinator``; not one partition: see ``transaction_partition``; not what is decided:
+see ``tidelog.transactions``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -22,7 +25,7 @@ from tidelog.broker.transactions.transaction_partition import (
 from tidelog.groups.placement import partition_for
 from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TRANSACTIONS_TOPIC
+from tidelog.model.topics import TRANSACTIONS_TOPIC, TopicPartition
 from tidelog.transactions import limits, records
 from tidelog.transactions.events import Deadline, Event, MarkersWritten, refused
 from tidelog.transactions.settings import TransactionSettings
@@ -32,13 +35,17 @@ if TYPE_CHECKING:
     from tidelog.broker.control_plane.producer_ids import ProducerIds
     from tidelog.broker.control_plane.topic_creation import TopicCreation
     from tidelog.broker.metadata.cache import MetadataCache
+    from tidelog.broker.metadata.cluster_level import ClusterLevel
+    from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.model.configs.server import ServerConfigs
     from tidelog.runtime.seams import Seams
 
+Hosted = Callable[[str], Iterable["HostedPartition"]]
+
 
 class TransactionCoordinator:
-    """The transactional ids of this broker. Requests, and changes of leadership, go to
-    ``coordinator``."""
+    """The transactional ids of this broker. Requests go to ``coordinator``, changes of leadership
+    come here."""
 
     def __init__(
         self,
@@ -47,12 +54,35 @@ class TransactionCoordinator:
         metadata: MetadataCache,
         topic_creation: TopicCreation,
         producer_ids: ProducerIds,
+        level: ClusterLevel,
+        hosted: Hosted,
     ) -> None:
+        """``hosted`` returns the replicas of a topic here, whichever their role is."""
+        self._level = level
+        self._hosted = hosted
+        level.when_changed.append(self._level_changed)
         self._configs = configs
         self._clock = seams.clock
         self._producer_ids = producer_ids
         self._markers: SendsMarkers | None = None
         self.coordinator = Coordinator(self._kind(), seams.clock, metadata, topic_creation)
+
+    def lead(self, hosted: HostedPartition) -> None:
+        """This broker leads a partition in a new epoch: load its table, if it keeps one."""
+        if self._level.offers_transactions:
+            self.coordinator.lead(hosted)
+
+    def resign(self, key: TopicPartition, epoch: int) -> None:
+        """This broker led a partition up to a leader epoch: give its table up, if any."""
+        self.coordinator.resign(key, epoch)
+
+    def _level_changed(self) -> None:
+        if not self._level.offers_transactions:
+            self.coordinator.resign_all()
+            return
+        for hosted in self._hosted(TRANSACTIONS_TOPIC):
+            if hosted.leadership is not None:
+                self.coordinator.lead(hosted)
 
     def send_with(self, markers: SendsMarkers) -> None:
         """Let this send markers, also those of decisions that were carried out before.
