@@ -69,6 +69,40 @@ async def add(peer: Peer, producer: tuple[int, int]) -> None:
     assert result.error_code == E.NONE
 
 
+def test_no_client_gives_the_topic_of_transactions_another_form(tmp_path: Path) -> None:
+    """Neither at a broker nor at the controller; a client that asks for it gets the right one."""
+    creation = messages.CreateTopicsRequest
+    topic = creation.CreatableTopic(name=TRANSACTIONS_TOPIC, num_partitions=9, replication_factor=1)
+    metadata = messages.MetadataRequest
+    named = metadata.MetadataRequestTopic(name=TRANSACTIONS_TOPIC)
+
+    async def main() -> None:
+        async with world_in(tmp_path, {"auto.create.topics.enable": "true"}) as world:
+            peer = await Peer.connect(world.port("broker"))
+            answer = await peer.ask(creation(topics=[topic], timeout_ms=20_000), 7)
+            (refused,) = answer.topics
+            assert refused.error_code == E.INVALID_REQUEST
+            assert "transaction.state.log.*" in refused.error_message
+            level = world.broker.broker.cluster_level
+            level.take("1.5")
+            (found,) = (await peer.ask(metadata(topics=[named]), 12)).topics
+            assert found.error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+            level.take("1.6")
+            async with asyncio.timeout(20):
+                while found.error_code:
+                    (found,) = (await peer.ask(metadata(topics=[named]), 12)).topics
+            assert len(found.partitions) == 1 and found.is_internal
+            hosted = world.broker.broker.partitions.get(TRANSACTIONS_TOPIC, 0)
+            assert hosted is not None and hosted.log.configs.cleanup_policy == {"compact"}
+            growth = messages.CreatePartitionsRequest
+            more = growth.CreatePartitionsTopic(name=TRANSACTIONS_TOPIC, count=2)
+            answer = await peer.ask(growth(topics=[more], timeout_ms=20_000), 3)
+            assert answer.results[0].error_code == E.INVALID_PARTITIONS
+            peer.writer.close()
+
+    asyncio.run(main())
+
+
 def test_a_transaction_over_a_restart_of_its_coordinator(tmp_path: Path) -> None:
     async def main() -> None:
         async with world_in(tmp_path) as world:

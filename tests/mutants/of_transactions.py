@@ -172,6 +172,13 @@ MUTANTS = (
         SHELL,
     ),
     Mutant(
+        "a client gives the topic of transactions its form",
+        "src/tidelog/controller/handlers/create_topics.py::handle",
+        "isinstance(asker, ForwardedClient) and asker.is_broker",
+        "isinstance(asker, ForwardedClient)",
+        "tests/broker/test_transactions_process.py",
+    ),
+    Mutant(
         "every marker commits",
         "src/tidelog/records/control_records.py::decode_marker",
         "    return EndMarker(found == COMMIT, epoch)\n",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ ROUTERS = {
 class World:
     """A broker and a controller with a secret, in this process, each on its own listener."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.store = MemoryStore()
         path = write_secret(folder / "secrets")
@@ -55,6 +55,7 @@ class World:
             "transaction.state.log.num.partitions": "1",
             "auto.create.topics.enable": "false",
             **offered(),  # clients and brokers may use all APIs
+            **(config or {}),
         }
         configs = from_mapping(texts)
         assert isinstance(configs, ServerConfigs), configs
@@ -115,8 +116,9 @@ class World:
 
 
 @asynccontextmanager
-async def world_in(folder: Path) -> AsyncIterator[World]:
-    world = World(folder)
+async def world_in(folder: Path, config: Mapping[str, str] | None = None) -> AsyncIterator[World]:
+    """Start a world; ``config`` overrides lines of its file."""
+    world = World(folder, config)
     try:
         await world.start()
         yield world

@@ -128,8 +128,11 @@ class World:
         self.commit(decision.writes)
         return decision.answer
 
-    def create(self, *topics: TopicToCreate, validate_only: bool = False) -> list[Created]:
-        answer: list[Created] = self.do(
-            create_topics(self.cluster, topics, DEFAULTS, self.chance, validate_only)
+    def create(
+        self, *topics: TopicToCreate, validate_only: bool = False, for_process: bool = False
+    ) -> list[Created]:
+        decision = create_topics(
+            self.cluster, topics, DEFAULTS, self.chance, validate_only, for_process=for_process
         )
+        answer: list[Created] = self.do(decision)
         return answer

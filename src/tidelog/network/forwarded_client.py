@@ -38,6 +38,9 @@ class ForwardedClient:
         self.listener_name = carrier.listener_name
         self.router: Router = carrier.router
         self.is_trusted = principal == PROCESS
+        self.is_broker = principal == PROCESS and not client_host
+        """Whether the broker asks on its own account (``requester.THIS_PROCESS``): in a cluster
+        without a secret each client has that principal, too, and an address."""
 
     @property
     def account(self) -> Account:

@@ -35,6 +35,7 @@ from tidelog.metadata.records import (
     UncleanDebt,
 )
 from tidelog.model.errors import ErrorCode as E
+from tidelog.model.levels import level_of
 from tidelog.model.topics import TopicPartition
 
 
@@ -163,7 +164,8 @@ def test_what_is_refused_and_how(world: object, count: int, error: E, words: str
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
 def test_internal_topics_keep_their_count(name: str) -> None:
     world = small()
-    world.create(TopicToCreate(name, 2, 1))
+    world.cluster.level = level_of("1.6")
+    world.create(TopicToCreate(name, 2, 1), for_process=True)
     refusal = world.ask(4, name=name)
     assert refusal is not None
     assert refusal.error is E.INVALID_PARTITIONS

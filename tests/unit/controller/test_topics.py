@@ -21,7 +21,7 @@ from tidelog.metadata import layout
 from tidelog.metadata import records as nodes
 from tidelog.metadata.store import Create
 from tidelog.model.errors import ErrorCode as E
-from tidelog.model.levels import LEVEL_NAMES
+from tidelog.model.levels import LEVEL_NAMES, level_of
 from tidelog.model.topics import TopicPartition
 
 
@@ -229,14 +229,47 @@ def test_shrinking_below_level_1_5_says_which_level_can() -> None:
     assert unknown.error is E.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_groups_topic_does_not_grow() -> None:
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_topics_of_coordinators_do_not_grow(name: str) -> None:
     world = World(1)
-    world.create(TopicToCreate("__consumer_offsets", 2, 1))
-    decision = create_partitions(world.cluster, [Growth("__consumer_offsets", 3)], world.chance)
+    world.cluster.level = level_of("1.6")
+    assert world.create(TopicToCreate(name, 2, 1), for_process=True)[0].refusal is None
+    world.cluster.level = level_of("1.4")
+    decision = create_partitions(world.cluster, [Growth(name, 3)], world.chance)
     ((_, refusal),) = decision.answer
     assert refusal is not None
     assert refusal.error is E.INVALID_PARTITIONS
     assert not decision.writes
+
+
+@pytest.mark.parametrize(
+    ("level", "for_process", "words"),
+    [
+        ("1.5", False, "comes with level 1.6"),
+        ("1.5", True, "comes with level 1.6"),
+        ("1.6", False, "Clients must not create the topic __transaction_state"),
+        ("1.6", True, None),
+    ],
+)
+def test_only_coordinators_create_the_topic_of_transactions(
+    level: str, for_process: bool, words: str | None
+) -> None:
+    """Not in another form: with one replica it would lose what it says."""
+    world = World(1)
+    world.cluster.level = level_of(level)
+    asked = TopicToCreate("__transaction_state", 7, 1, configs=(("cleanup.policy", "delete"),))
+    ((made),) = world.create(asked, for_process=for_process)
+    if words is None:
+        assert made.refusal is None
+        assert len(world.cluster.topics["__transaction_state"].partitions) == 7
+    else:
+        assert made.refusal is not None
+        assert made.refusal.error is E.INVALID_REQUEST
+        assert words in made.refusal.sentence
+        assert not world.cluster.topics
+    # A topic beside it is not concerned.
+    ((made),) = world.create(TopicToCreate("t"), for_process=for_process)
+    assert made.refusal is None
 
 
 def errors(answers: list[deletion.Deleted]) -> list[E | None]:

@@ -160,6 +160,8 @@ async def _ensure(broker: Broker, name: str) -> ErrorCode:
     # A coordinator's topic is compacted and has its own counts, whichever request creates it.
     if name == OFFSETS_TOPIC:
         return await broker.coordinator.ensure_topic()
+    if name == TRANSACTIONS_TOPIC and not broker.offered_transactions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if name == TRANSACTIONS_TOPIC:
         return await broker.transactions.coordinator.ensure_topic()
     return await broker.topic_creation.ensure(name)

@@ -37,7 +37,7 @@ from tidelog.metadata.records import (
 )
 from tidelog.model.configs.resolve import ConfigEntry, check_topic_configs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import METADATA_TOPIC, metric_name, why_invalid
+from tidelog.model.topics import METADATA_TOPIC, TRANSACTIONS_TOPIC, metric_name, why_invalid
 from tidelog.model.ways_out import RESTORED
 from tidelog.planning.placement import place_on
 
@@ -109,6 +109,7 @@ class _Batch:
     partition_epoch: int
     earlier: Earlier
     created: int
+    for_process: bool
     late: Collection[str]
     """The names of topics that late replicas hold."""
     names: dict[str, str] = field(default_factory=dict)
@@ -125,13 +126,16 @@ def create_topics(
     entropy: Entropy,
     validate_only: bool = False,
     earlier: Earlier | None = None,
+    *,
+    for_process: bool = False,
 ) -> Decision[list[Created]]:
     """Decide CreateTopics, or a slice of it: each topic is created or refused by itself, all in one
-    write. ``earlier`` has the slices before this one and stays unchanged."""
+    write. ``earlier`` has the slices before this one and stays unchanged. ``for_process``: a broker
+    asks on its own account, not for a client."""
     start = cluster.counters.get(layout.PARTITION_EPOCH, 0)
     if earlier is None:
         earlier = Earlier.of(asked)
-    batch = _Batch(start, earlier, earlier.created, late_names(cluster))
+    batch = _Batch(start, earlier, earlier.created, for_process, late_names(cluster))
     answers: list[Created] = []
     answered = set(earlier.answered) if earlier.repeated else set()
     for topic in asked:
@@ -218,6 +222,17 @@ def _why_not_name(cluster: ClusterState, name: str, batch: _Batch) -> RequestRef
     if name == METADATA_TOPIC:
         sentence = f"The name {name} is kept for controllers: no topic may have it."
         return RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
+    if name == TRANSACTIONS_TOPIC and not (cluster.level.transactions and batch.for_process):
+        # In another form it would lose transactions, and another count moves ids to other brokers.
+        sentence = (
+            f"Clients must not create the topic {name}: transaction coordinators create it for the "
+            "first transactional producer, with the settings transaction.state.log.* of the brokers"
+        )
+        if not cluster.level.transactions:
+            sentence = (
+                f"The topic {name} comes with level 1.6: no cluster below it has transactions"
+            )
+        return RequestRefusal(ErrorCode.INVALID_REQUEST, f"{sentence}.")
     if name in batch.late:
         sentence = (
             f"Brokers hold replicas of a topic {name} that the store does not know since it was "

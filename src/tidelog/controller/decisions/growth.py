@@ -30,7 +30,7 @@ from tidelog.controller.decisions.uncertain_replicas import written_once
 from tidelog.metadata import layout
 from tidelog.metadata.records import Counter
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import OFFSETS_TOPIC
+from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.planning.placement import place_on
 
 
@@ -104,8 +104,10 @@ def _why_not_grown(cluster: ClusterState, growth: Growth) -> RequestRefusal | No
     if node is None or growth.name in cluster.marked:
         sentence = f"There is no topic {growth.name}."
         return RequestRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence)
-    if growth.name == OFFSETS_TOPIC:
-        sentence = f"{OFFSETS_TOPIC} cannot grow: its groups are placed by its partition count."
+    if growth.name in INTERNAL_TOPICS:
+        sentence = (
+            f"{growth.name} keeps its partition count: groups and transactions are placed by it."
+        )
         return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
     now = len(node.partitions)
     if growth.count == now:

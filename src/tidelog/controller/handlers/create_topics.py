@@ -5,6 +5,7 @@
   are created in either case.
 - Below level 1.4 the name of a deleted topic is TOPIC_ALREADY_EXISTS until every broker with a
   replica has confirmed the deletion: requests without ids could reach the new topic.
+- ``__transaction_state`` is created for brokers only, and from level 1.6 on: INVALID_REQUEST.
 - The name of a deleted topic waits until every live broker has been sent the deletion: an offset
   that a group commits in the new topic could otherwise be removed with those of the former one. The
   topic is created anyway when the time of the request is over.
@@ -30,6 +31,7 @@ from tidelog.controller.serving import patience_ms, served_for_brokers
 from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network.forwarded_client import ForwardedClient
 from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 from tidelog.runtime import pace
@@ -38,7 +40,8 @@ from tidelog.runtime import pace
 async def handle(
     controller: Controller, request: messages.CreateTopicsRequest, context: RequestContext
 ) -> messages.CreateTopicsResponse:
-    configs = controller.configs
+    configs, asker = controller.configs, context.connection
+    for_process = isinstance(asker, ForwardedClient) and asker.is_broker
     defaults = Defaults(configs.num_partitions, configs.default_replication_factor)
     asked = [
         TopicToCreate(
@@ -61,7 +64,13 @@ async def handle(
         asked,
         lambda topic: cost_of_topic(topic, defaults),
         lambda cluster, part: create_topics(
-            cluster, part, defaults, controller.entropy, request.validate_only, earlier
+            cluster,
+            part,
+            defaults,
+            controller.entropy,
+            request.validate_only,
+            earlier,
+            for_process=for_process,
         ),
         earlier.take,
     )
