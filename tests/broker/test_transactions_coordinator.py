@@ -15,10 +15,12 @@ from tests.support.transaction_broker import ID, TransactionBroker, partitions
 from tidelog.broker.transactions import transaction_partition
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime import pace
 from tidelog.transactions import limits, table
 from tidelog.transactions.decision import SendMarkers
-from tidelog.transactions.state import IdAndEpoch, TransactionState
+from tidelog.transactions.records import TransactionRecord, encode
+from tidelog.transactions.state import IdAndEpoch, Transaction, TransactionState
 
 Story = Callable[[TransactionBroker], Awaitable[None]]
 
@@ -522,3 +524,60 @@ def test_a_load_of_many_ids_gives_way_and_sends_its_markers_in_turns(
 
     monkeypatch.setattr(table.TransactionTable, "settle", counted)
     run(tmp_path, after)
+
+
+def test_a_load_decodes_the_newest_record_of_each_id_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log of a million records has the states of a few ids, and loads in seconds."""
+    ids = [f"id-{number}" for number in range(3)]
+
+    async def before(broker: TransactionBroker) -> None:
+        for name in ids * 20:
+            await broker.init(transactional_id=name)
+
+    run(tmp_path, before)
+    decoded: list[Any] = []
+    decode = table.decode
+
+    def counted(*of: Any) -> Any:
+        decoded.append(decode(*of))
+        return decoded[-1]
+
+    async def after(broker: TransactionBroker) -> None:
+        assert sorted(each.transactional_id for each in decoded) == ids
+        for name in ids:
+            assert (await broker.describe(name)).producer_epoch == 19
+
+    monkeypatch.setattr(table, "decode", counted)
+    run(tmp_path, after)
+
+
+def test_a_newest_state_that_cannot_be_read_is_never_replaced_by_an_older_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, _ = encode(TransactionRecord(ID, None))
+
+    async def main() -> None:
+        broker = TransactionBroker(tmp_path)
+        await broker.start()
+        try:
+            hosted = await broker.lead_and_load()
+            producer = await broker.init()
+            now_ms = broker.broker.clock.wall_ms()
+            hosted.append(build_batch([NewRecord(now_ms, key, b"\0\x63")]), now_ms)
+            hosted = broker.lead_state(epoch=1, leader=2)
+            hosted = broker.lead_state(epoch=2)
+            assert await broker.ids.reloaded(hosted) == "not loaded: COORDINATOR_NOT_AVAILABLE"
+            assert (await broker.describe()).error_code == E.COORDINATOR_NOT_AVAILABLE
+            # A later state that can be read replaces it.
+            state = Transaction(*producer, 60_000, TransactionState.EMPTY, updated_ms=now_ms)
+            later = encode(TransactionRecord(ID, state))
+            hosted.append(build_batch([NewRecord(now_ms, *later)]), now_ms)
+            assert await broker.ids.reloaded(hosted) is None
+            assert await broker.state() == "Empty"
+        finally:
+            await broker.stop()
+
+    asyncio.run(main())
+    assert "value version 99; upgrade this broker or restore the replica" in caplog.text

@@ -159,9 +159,9 @@ MUTANTS = (
     ),
     Mutant(
         "a load skips markers",
-        "src/tidelog/broker/coordinator/replaying.py::replay_to",
-        "                replay_control(header, batch)\n",
-        "                pass\n",
+        "src/tidelog/broker/coordinator/replaying.py::every_record",
+        "            replay_control(header, batch)\n",
+        "            pass\n",
         BROKER,
     ),
     Mutant(

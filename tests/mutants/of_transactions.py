@@ -11,7 +11,23 @@ SHELL = "tests/broker/test_transactions_coordinator.py"
 REQUESTS = "tests/broker/test_transactions_requests.py"
 MARKERS = "tests/unit/records/test_control_records.py"
 
+NEWEST = "tests/unit/broker/test_newest_records.py"
+
 MUTANTS = (
+    Mutant(
+        "a load keeps the oldest state of an id",
+        "src/tidelog/broker/coordinator/newest_records.py::_note_record",
+        "    newest[key] = value\n",
+        "    newest.setdefault(key, value)\n",
+        f"{NEWEST} {SHELL}",
+    ),
+    Mutant(
+        "a load forgets that an id was removed",
+        "src/tidelog/broker/coordinator/newest_records.py::_note_batch",
+        "            newest.pop(record.key, None)\n",
+        "            pass\n",
+        NEWEST,
+    ),
     Mutant(
         "a fenced producer aborts the open transaction of its successor",
         "src/tidelog/transactions/rules.py::why_refused",

@@ -24,8 +24,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Generic
 
+from tidelog.broker.coordinator.newest_records import Newest, note_newest
 from tidelog.broker.coordinator.pending_response import give, refuse_all
-from tidelog.broker.coordinator.replaying import LoadFailed, replay_to
+from tidelog.broker.coordinator.replaying import LoadFailed, every_record, replay_to
 from tidelog.broker.coordinator.table import TableDecision, TableKind, TableT, TableWrite
 from tidelog.broker.coordinator.writes import InFlight, bytes_of
 from tidelog.broker.partitions.in_sync import is_too_small
@@ -168,14 +169,7 @@ class LedPartition(Generic[TableT]):
             if not self._is_loading():
                 return
             end = self.hosted.end_offset
-            await replay_to(
-                self.hosted,
-                self._kind.spoken,
-                end,
-                self._clock,
-                (self._replay, self._replay_control),
-                self._is_loading,
-            )
+            await self._read(end)
         # Uncommitted records could still be lost with this leader: no response may depend on them.
         if end > self.hosted.start_offset and await self._end_of(end - 1) is not ErrorCode.NONE:
             return
@@ -187,6 +181,21 @@ class LedPartition(Generic[TableT]):
         self.perform(loaded)
         self.arm()
         await self.own_part.after_loaded()
+
+    async def _read(self, end: int) -> None:
+        """Replay the log up to an offset: all of it, or the newest record of each key."""
+        newest: Newest = {}
+        take = partial(every_record, (self._replay, self._replay_control))
+        if self._kind.newest_only:
+            take = partial(note_newest, newest=newest)
+        of_log = self.hosted, self._kind.spoken, end, self._clock
+        await replay_to(*of_log, take, self._is_loading)
+        turn, now = pace.Turn(self._clock), self.now()
+        while newest and self._is_loading():
+            # One after the other, so that no value is kept beside what it is decoded to.
+            for _ in range(min(pace.PART, len(newest))):
+                self.table.replay(*newest.popitem(), now)
+            await turn.pause()
 
     def _is_loading(self) -> bool:
         return self.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

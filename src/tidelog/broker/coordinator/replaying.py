@@ -1,7 +1,8 @@
 """Replay of a led partition's log: its records from the start to the end of a former leadership.
 
-Owns the reads, their checks, pauses and turns. Not what a record means: see
-``table.Table.replay``; not when the table is served: see ``led_partition``.
+Owns the reads, their pauses and turns, and the walk over every record. Not what a record means: see
+``table.Table.replay``; not the walk of tables that need the newest records only: see
+``newest_records``; not when the table is served: see ``led_partition``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.records.batch import Rejected, crc_is_right, walk
 from tidelog.records.reader import read_batch
+from tidelog.records.record import CorruptRecords
 from tidelog.runtime import pace
 
 if TYPE_CHECKING:
@@ -37,6 +40,9 @@ Replay = tuple[
 ]
 """What takes the records of a batch, and a control batch."""
 
+Take = Callable[[memoryview, int], Work[int]]
+"""What takes the batches of one read from an offset on, and returns the offset after them."""
+
 
 class LoadFailed(Exception):
     """The log cannot be read; the text names the offset and the reason."""
@@ -47,56 +53,69 @@ async def replay_to(
     noun: str,
     end: int,
     clock: Clock,
-    replay: Replay,
+    take: Take,
     goes_on: Callable[[], bool],
 ) -> None:
-    """Replay all records below ``end``. O(log); yields after each turn.
+    """Read all batches below ``end`` and let ``take`` have them. O(log); yields after each turn.
 
-    ``noun`` is that of the table's keys, for the log. ``replay`` gets the records of a batch in
-    parts, and a control batch as it is.
+    ``noun`` is that of the table's keys, for the log.
     Ends early when the load no longer ``goes_on``. Raises LoadFailed, CorruptRecords.
     """
-    replay_records, replay_control = replay
     position = hosted.start_offset
     turn = pace.Turn(clock)
     has_warned = False
     while position < end:
-        found = hosted.read(position, LOAD_CHUNK_BYTES, committed=False)
-        if isinstance(found, Rejected):
-            if _is_final(hosted, found):
-                raise LoadFailed(f"at offset {position}: {found.reason}")
+        read = hosted.read(position, LOAD_CHUNK_BYTES, committed=False)
+        if isinstance(read, Rejected):
+            if _is_final(hosted, read):
+                raise LoadFailed(f"at offset {position}: {read.reason}")
             if not has_warned:
                 has_warned = True
                 logger.warning(
                     f"loading of the {noun}s of %(partition)s is paused: %(why)s",
-                    {"partition": hosted.key, "why": found.reason},
+                    {"partition": hosted.key, "why": read.reason},
                 )
             await asyncio.sleep(READ_AGAIN_S)
             if not goes_on():
                 return
             continue
-        before = position
-        for at, header in walk(found):
-            if header.next_offset <= position:
-                continue
-            batch = found[at : at + header.size]
-            if not crc_is_right(batch, header.crc):
-                raise LoadFailed(f"the batch at offset {header.base_offset} has a wrong CRC")
-            if header.control:
-                replay_control(header, batch)
-                if await turn.pause() and not goes_on():
-                    return
-            else:
-                for records in pace.parts(read_batch(batch)):
-                    replay_records(header, records)
-                    if await turn.pause() and not goes_on():
-                        return
-            position = header.next_offset
+        before, work = position, take(read, position)
+        while True:
+            try:
+                next(work)
+            except StopIteration as ended:
+                position = ended.value
+                break
+            if await turn.pause() and not goes_on():
+                return
         if position == before:
-            if found:
+            if read:
                 raise LoadFailed(f"no whole batch at offset {position}")
             # The cleaner may have removed all records up to the end of the log.
             return
+
+
+def every_record(replay: Replay, read: memoryview, position: int) -> Work[int]:
+    """Replay all records of the whole batches from an offset on; return the offset after them.
+
+    ``replay`` gets the records of a batch in parts, and a control batch as it is.
+    """
+    replay_records, replay_control = replay
+    for place, header in walk(read):
+        if header.next_offset <= position:
+            continue
+        batch = read[place : place + header.size]
+        if not crc_is_right(batch, header.crc):
+            raise CorruptRecords(f"the batch at offset {header.base_offset} has a wrong CRC")
+        if header.control:
+            replay_control(header, batch)
+            yield None
+        else:
+            for records in pace.parts(read_batch(batch)):
+                replay_records(header, records)
+                yield None
+        position = header.next_offset
+    return position
 
 
 def _is_final(hosted: HostedPartition, refused: Rejected) -> bool:

@@ -7,7 +7,8 @@ groups' coordinator gives stands in ``group_coordinator``.
 A table has keys (for groups: group ids). An event of a key, a write and its records are the
 table's own: the shell passes them on. Calls of the shell::
 
-    table.replay(key, value, now)      for each record of the log when leadership begins; what a
+    table.replay(key, value, now)      for each record of the log when leadership begins, or the
+                                       newest of each key (``TableKind.newest_only``); what a
                                        transaction wrote goes to ``TableKind.transactions``
     table.loaded(now)                  once the end of the log is committed
     table.decide(key, event, now)      a request, or an event of the coordinator's own
@@ -275,6 +276,9 @@ class TableKind(Generic[TableT]):
     """Respond with an error to an event that cannot be decided here, if it is a request."""
     tick: Callable[[int], Any]
     """Return the event of a deadline that was found due at this time."""
+    newest_only: bool = False
+    """Whether a load replays only the newest record of each key, in any order, and no tombstone:
+    no record has a part of a key's state, and no transaction writes to this log."""
     own_part: Callable[[Shell[TableT]], OwnPart] = field(default=NoOwnPart)
     """Return the coordinator's own part of a led partition."""
     decided: Callable[[], None] = _nothing

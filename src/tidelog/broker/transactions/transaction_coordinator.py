@@ -103,6 +103,7 @@ class TransactionCoordinator:
             encode=records.encode,
             refuse=refuse_event,
             tick=Deadline,
+            newest_only=True,
             own_part=self._own_part,
         )
 
