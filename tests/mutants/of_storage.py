@@ -526,6 +526,20 @@ MUTANTS = (
         "tests/unit/storage/test_fence_files.py",
     ),
     Mutant(
+        "AlterReplicaLogDirs answers before the directory of a copy is there",
+        "src/tidelog/broker/handlers/alter_replica_log_dirs.py::handle",
+        "    return _until_made(answer, waiting) if waiting else answer\n",
+        "    return answer\n",
+        "tests/broker/test_future_places.py",
+    ),
+    Mutant(
+        "a start forgets a move whose directory is empty",
+        "src/tidelog/replication/future_replicas.py::found_at_start",
+        "    if topic_id is not None and topic_id != local.topic_id:\n",
+        "    if topic_id != local.topic_id:\n",
+        "tests/broker/test_future_places.py",
+    ),
+    Mutant(
         "fences: a move does not take their file along",
         "src/tidelog/storage/future/moving.py::_Seal.run",
         "            names.FENCE_CHECKPOINT: _fences_content(self._fences),\n",

@@ -24,6 +24,7 @@ An event of a copy:
 | more was copied, or the log changed meanwhile | goes on | |
 | little is left | is to take the place of the log | |
 | it took the place | ends | is the replica |
+| no directory can be made for it | ends | is removed |
 | no space in its directory | rests, without a place, and is tried again | stays |
 | its directory failed | ends | stays, out of service |
 | the directory of the log failed, or the log is damaged | ends | stays |
@@ -36,6 +37,9 @@ A copy that a start finds:
 | none, and a log directory cannot be used: it may be there | stays |
 | none; of another topic id; in the same directory | is removed |
 | any other | goes on |
+
+One whose ``partition.metadata`` is missing or torn, as a kill or a power loss leaves it, goes on,
+too: what a copy has is compared with its replica, and never believed.
 """
 
 from __future__ import annotations
@@ -100,6 +104,7 @@ class MoveEvent(Enum):
     COPIED = "more was copied"
     CHANGED = "the log changed meanwhile"
     NEAR = "little is left"
+    NOT_MADE = "its directory cannot be made"
     MOVED = "it took the place"
     FULL = "no space"
     TARGET_FAILED = "its directory failed"
@@ -121,6 +126,7 @@ NEXT = {
     MoveEvent.COPIED: Next.GO_ON,
     MoveEvent.CHANGED: Next.GO_ON,
     MoveEvent.NEAR: Next.TAKE_PLACE,
+    MoveEvent.NOT_MADE: Next.END_AND_REMOVE,
     MoveEvent.MOVED: Next.END,
     MoveEvent.FULL: Next.REST,
     MoveEvent.TARGET_FAILED: Next.END,
@@ -143,6 +149,8 @@ def found_at_start(
     """Decide on a copy in ``directory`` by the table above; ``topic_id`` None: it is unreadable."""
     if local is None:
         return Found.REMOVE if all_usable else Found.KEEP
-    if local.directory == directory or topic_id is None or topic_id != local.topic_id:
+    if local.directory == directory or local.topic_id == NO_UUID:
+        return Found.REMOVE
+    if topic_id is not None and topic_id != local.topic_id:
         return Found.REMOVE
     return Found.GO_ON

@@ -81,10 +81,11 @@ def test_a_request_for_a_cordoned_directory(
     assert decide(directory, False, False, local, is_cordoned=True) == (error, action)
 
 
-def test_each_event_has_an_outcome_and_only_an_unwanted_copy_is_removed() -> None:
+def test_each_event_has_an_outcome_and_few_remove_the_copy() -> None:
     assert set(NEXT) == set(MoveEvent)
     assert [event for event, then in NEXT.items() if then is Next.END_AND_REMOVE] == [
-        MoveEvent.UNWANTED
+        MoveEvent.NOT_MADE,
+        MoveEvent.UNWANTED,
     ]
     assert [event for event, then in NEXT.items() if then is Next.REST] == [MoveEvent.FULL]
     assert [event for event, then in NEXT.items() if then is Next.TAKE_PLACE] == [MoveEvent.NEAR]
@@ -98,7 +99,11 @@ def test_each_event_has_an_outcome_and_only_an_unwanted_copy_is_removed() -> Non
         (ID, HERE, True, Found.GO_ON),
         (ID, HERE, False, Found.GO_ON),
         (OTHER, HERE, True, Found.REMOVE),
-        (None, HERE, True, Found.REMOVE),
+        (None, HERE, True, Found.GO_ON),
+        (None, HERE, False, Found.GO_ON),
+        (None, None, True, Found.REMOVE),
+        (None, Local("/b", topic_id=ID), True, Found.REMOVE),
+        (None, NAMELESS, True, Found.REMOVE),
         (ID, Local("/b", topic_id=ID), True, Found.REMOVE),
         (ID, NAMELESS, True, Found.REMOVE),
     ],

@@ -2,21 +2,22 @@
 
 Owns the copies under way: one task each, of which ``reassignment.parallel.copies`` have a place,
 the smallest first, and two use a thread at a time. Not the rules: see
-`replication.future_replicas`; not the files: see `storage.future`. A copy is limited by
-``replica.alter.log.dirs.io.max.bytes.per.second``. While its segments are copied a log is not
-compacted: old bytes beside new ones could bring back deleted keys.
+`replication.future_replicas`; not the files: see `storage.future`; not the directories of copies
+that begin: see `future_places`; not the throttle: see `copy_rate`. While its segments are copied a
+log is not compacted: old bytes beside new ones could bring back deleted keys.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tidelog.broker.partitions.copy_rate import CopyRate
+from tidelog.broker.partitions.future_places import Beginning, FuturePlaces, Made
 from tidelog.broker.partitions.state import Role
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -32,12 +33,11 @@ from tidelog.replication.future_replicas import (
     decide,
     found_at_start,
 )
-from tidelog.replication.throttling import BURST_MS, Bucket
 from tidelog.runtime.tasks import call_off
 from tidelog.storage.checkpoints import DamagedFile, decode_partition_metadata
 from tidelog.storage.future import places
 from tidelog.storage.future.mirror import Mirror, Overtaken, SourceFailed
-from tidelog.storage.future.moving import SLICE_BYTES, Move, taking_place
+from tidelog.storage.future.moving import Move, taking_place
 from tidelog.storage.names import why_no_future
 from tidelog.storage.segments.soundness import Unsound
 
@@ -57,21 +57,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARALLEL_COPIES = "reassignment.parallel.copies"
-RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-UNLIMITED = 2**63 - 1
 
 THREADS = 2
 """Threads that copy at a time: they share the pool with the syncs of logs."""
-
-LEAST_SLICE_BYTES = 64 * 1024
-THROTTLED_S = 1.0
-"""How often a throttled copy checks the rate, which may have been changed."""
 
 REST_S = 10.0
 """How long a copy rests whose directory is full."""
 
 CHECKED_S = 1.0
-"""How often those that wait check whether a copy makes no progress."""
+"""How often it is checked, while copies wait, whether one makes no progress."""
 
 RETRY_S = 0.1
 """Pause after the log changed meanwhile, or grew faster than it was copied."""
@@ -128,8 +122,10 @@ class FutureReplicas:
         self._copies: dict[TopicPartition, FutureReplica] = {}
         self._queue: CopyQueue[TopicPartition] = CopyQueue()
         self._tasks: dict[asyncio.Task[None], TopicPartition] = {}
+        self._checking: asyncio.Task[None] | None = None
         self._threads = asyncio.Semaphore(THREADS)
-        self._bucket: Bucket | None = None
+        self._rate = CopyRate(dynamic, seams.clock)
+        self._places = FuturePlaces(log_work, seams.disk)
 
     def __len__(self) -> int:
         return len(self._copies)
@@ -161,7 +157,8 @@ class FutureReplicas:
 
     async def close(self) -> None:
         """Stop all; the next start goes on with them."""
-        await call_off(list(self._tasks))
+        checks = [] if self._checking is None else [self._checking]
+        await call_off([*self._tasks, *self._places.tasks, *checks])
         for copy in list(self._copies.values()):
             self._let_go(copy)
 
@@ -190,6 +187,11 @@ class FutureReplicas:
                 self._begin(hosted, target)
         return error
 
+    def beginnings(self, key: TopicPartition) -> Sequence[Made]:
+        """Return the directories of copies of a partition that are still made: a kill forgets a
+        move whose directory is not. The last one is that of the present copy."""
+        return self._places.under_way(key)
+
     def _local(self, hosted: HostedPartition) -> Local:
         future = self._copies.get(hosted.key)
         metadata = hosted.log.metadata
@@ -213,9 +215,30 @@ class FutureReplicas:
                 "size": hosted.log.size,
             },
         )
-        task = asyncio.get_running_loop().create_task(self._run(copy), name="future-replica")
-        self._tasks[task] = hosted.key
-        task.add_done_callback(self._tasks.pop)
+        assert hosted.log.metadata is not None
+        key = hosted.key
+        if key not in target.futures:
+            target.futures[key] = places.new_path(target, key, self._seams.new_uuid())
+        path = target.futures[key]
+        made = partial(self._begun, copy, path)
+        self._places.add(Beginning(key, target, path, hosted.log.metadata, made))
+
+    def _begun(self, copy: FutureReplica, path: str, error: OSError | None) -> OSError | None:
+        """Go on with a copy when its directory was made, or ``error`` says why not; return what
+        its request is answered with: one that was replaced meanwhile has not failed."""
+        if not copy.is_wanted:
+            self._remove(copy.target, copy.hosted.key, path)
+            return None
+        if error is None:
+            task = asyncio.get_running_loop().create_task(self._run(copy), name="future-replica")
+            self._tasks[task] = copy.hosted.key
+            task.add_done_callback(self._tasks.pop)
+        elif isinstance(error, FileNotFoundError) or copy.target.resources.is_full(error):
+            self._end(copy, MoveEvent.NOT_MADE)
+        else:
+            copy.target.resources.fail(f"{path} cannot be made: {error}")
+            self._end(copy, MoveEvent.TARGET_FAILED)
+        return error
 
     async def _run(self, copy: FutureReplica) -> None:
         try:
@@ -240,9 +263,17 @@ class FutureReplicas:
             self._give_places()
             if not self._queue.has_place(key):
                 self._let_go(copy, stays=True)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(CHECKED_S):
-                        await copy.placed.wait()
+                if self._checking is None:
+                    checks = self._check_places()
+                    self._checking = asyncio.get_running_loop().create_task(checks)
+                await copy.placed.wait()
+
+    async def _check_places(self) -> None:
+        """Give the places of copies without progress to those that wait: one timer for all."""
+        while self._queue.waiting:
+            await asyncio.sleep(CHECKED_S)
+            self._give_places()
+        self._checking = None
 
     def _give_places(self) -> None:
         limit = self._dynamic.number(PARALLEL_COPIES, self._configs.reassignment_parallel_copies)
@@ -283,7 +314,7 @@ class FutureReplicas:
         mirror = copy.mirror
         if mirror is None:
             return await self._prepare(copy)
-        most = await self._allowance()
+        most = await self._rate.allowance()
         async with self._threads:
             if not copy.is_wanted:
                 return MoveEvent.UNWANTED
@@ -301,8 +332,7 @@ class FutureReplicas:
         now_ms = self._seams.clock.monotonic_ms()
         if size > 0:
             self._queue.progressed(copy.hosted.key, now_ms)
-            if self._bucket is not None:
-                self._bucket.charge(size, now_ms)
+            self._rate.charge(size, now_ms)
 
     async def _prepare(self, copy: FutureReplica) -> MoveEvent:
         """Make the directory of a copy; from now on its log is not compacted."""
@@ -399,23 +429,6 @@ class FutureReplicas:
                 },
             )
         return MoveEvent.FULL
-
-    async def _allowance(self) -> int:
-        """Wait until the throttle lets more be copied; return how many bytes in one slice."""
-        while True:
-            rate = self._dynamic.number(RATE, UNLIMITED)
-            now_ms = self._seams.clock.monotonic_ms()
-            if rate >= UNLIMITED:
-                self._bucket = None
-                return SLICE_BYTES
-            if self._bucket is None:
-                self._bucket = Bucket(rate, now_ms)
-            elif self._bucket.rate != max(1, rate):
-                self._bucket.change_rate(rate, now_ms)
-            wait_ms = self._bucket.free_in_ms(now_ms)
-            if wait_ms <= 0:
-                return max(LEAST_SLICE_BYTES, min(SLICE_BYTES, rate * BURST_MS // 1000))
-            await asyncio.sleep(min(wait_ms / 1000, THROTTLED_S))
 
     # -- the end of a copy
 
