@@ -165,10 +165,13 @@ async def elsewhere(run: ScriptedRun) -> tuple[float, float]:
     return found
 
 
-async def resized_elsewhere(run: ScriptedRun, count: int, replicas: int) -> tuple[float, float]:
+async def resized_elsewhere(
+    run: ScriptedRun, count: int, replicas: int, in_sync: int = 1
+) -> tuple[float, float]:
     """Write, stop a broker, and resize the topic at once; return the longest waits of keys that
-    have, had or get a replica there, and of the others."""
-    await run.admin.create("s", COUNT, replicas, {"min.insync.replicas": "1"})
+    have, had or get a replica there, and of the others. Where ``in_sync`` needs it, the resize is
+    undone."""
+    await run.admin.create("s", COUNT, replicas, {"min.insync.replicas": str(in_sync)})
     if count < 2 * COUNT:
         assert not await resize(run, 2 * COUNT)
     writing = Writing(run)
@@ -185,7 +188,7 @@ async def resized_elsewhere(run: ScriptedRun, count: int, replicas: int) -> tupl
     holds = {x.partition_index: stopped.node_id in x.replica_nodes for x in topic.partitions}
     found = writing.longest(lambda key: holds[key % COUNT] or holds.get(key, False))
     print(f"with {replicas} replicas: {why or 'done'}")
-    assert ("was undone" in why) == (replicas == 1), why
+    assert ("was undone" in why) == (replicas == in_sync), why
     stopped.process.resume()
     await writing.end(work)
     return found
@@ -229,14 +232,17 @@ def test_a_broker_is_frozen_that_has_no_replica_of_a_partition(seed: int) -> Non
     assert of_others < OTHERS_S
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "in_sync"), [(4, 1, 1), (4, 2, 1), (4, 2, 2), (5, 3, 1), (5, 3, 3)]
+)
 @pytest.mark.parametrize("count", [2 * COUNT, COUNT])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_broker_is_frozen_right_before_a_resize(seed: int, count: int, replicas: int) -> None:
+def test_a_broker_is_frozen_right_before_a_resize(
+    seed: int, count: int, brokers: int, replicas: int, in_sync: int
+) -> None:
     """All keys waited until it was suspected: the resize had closed every partition."""
-    of_held, of_others = played(
-        seed, partial(resized_elsewhere, count=count, replicas=replicas), brokers=4
-    )
+    resized = partial(resized_elsewhere, count=count, replicas=replicas, in_sync=in_sync)
+    of_held, of_others = played(seed, resized, brokers=brokers)
     print(f"keys with a replica on the frozen broker: {of_held:.1f} s, others: {of_others:.2f} s")
     assert of_held > OTHERS_S
     assert of_others < OTHERS_S
