@@ -44,8 +44,10 @@ Change = Callable[[LoneBroker, int], None]
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two partitions in a step."""
+    """Two partitions in a step, and a turn of the loop for each step of those that leave: as on a
+    machine that is so busy that each turn is over at once."""
     monkeypatch.setattr(pace, "PART", TOGETHER)
+    monkeypatch.setattr(pace, "BACKGROUND_MS", 0)
 
 
 def begin(lone: LoneBroker, request: Any) -> Any:
@@ -194,6 +196,8 @@ async def at_each_moment(
                 # The answer of a follower's session may come first, if the next one tells it.
                 session = lone.broker.follower_sessions._sessions[2]
                 assert here[which] in {entry.index for entry in session.dirty}
+            # The answer does not wait until it has left all its partitions: that takes turns.
+            await until(lambda: not lone.broker.departures)
             assert not any(each.waiting.readers for each in hosted)
             if future is not None:
                 assert moment >= least_moments, "there were steps to come between"
