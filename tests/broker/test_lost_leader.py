@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +59,21 @@ async def told(peer: Peer) -> tuple[ErrorCode, int]:
     return ErrorCode(partition.error_code), partition.leader_id
 
 
+async def told_of_all(peer: Peer) -> tuple[ErrorCode, int]:
+    """Return what a response about all topics has of t-0."""
+    request: Any = messages.MetadataRequest(topics=None)
+    (topic,) = (await peer.ask(request, 8)).topics
+    return ErrorCode(topic.partitions[0].error_code), topic.partitions[0].leader_id
+
+
+async def described(peer: Peer, *names: str) -> tuple[ErrorCode, int]:
+    """Return what DescribeTopicPartitions has of t-0; without names it is about all topics."""
+    kind = messages.DescribeTopicPartitionsRequest
+    request: Any = kind(topics=[kind.TopicRequest(name=name) for name in names])
+    (topic,) = (await peer.ask(request, 0)).topics
+    return ErrorCode(topic.partitions[0].error_code), topic.partitions[0].leader_id
+
+
 LED = (ErrorCode.NONE, 1)
 REPLACED = (ErrorCode.NONE, 2)
 LOST = (ErrorCode.LEADER_NOT_AVAILABLE, -1)
@@ -90,12 +105,19 @@ async def lose_the_leader(pair: Pair) -> None:
     await until(lambda: pair.follower.broker.followers.has_lost(1))
 
 
-async def asked(pair: Pair, peer: Peer) -> asyncio.Task[tuple[ErrorCode, int]]:
+async def asked(
+    pair: Pair, peer: Peer, ask: Callable[[Peer], Any] = told
+) -> asyncio.Task[tuple[ErrorCode, int]]:
     """A question that the follower has read, and not answered."""
-    router = pair.follower.server.router
-    before = router.tallies[ApiKey.METADATA].pending
-    question = asyncio.create_task(told(peer))
-    await until(lambda: router.tallies[ApiKey.METADATA].pending > before)
+    tallies = pair.follower.server.router.tallies
+
+    def pending() -> int:
+        kinds = (ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+        return sum(tallies[kind].pending for kind in kinds)
+
+    before = pending()
+    question = asyncio.create_task(ask(peer))
+    await until(lambda: pending() > before)
     assert not question.done()
     return question
 
@@ -124,6 +146,57 @@ def test_an_answer_does_not_wait_for_a_leader_that_no_election_can_replace(
             know_the_leader(pair, pair.leader.port, isr=[1])
             await lose_the_leader(pair)
             assert await told(peer) == LOST
+
+    run(main())
+
+
+@pytest.mark.parametrize("ask", [told_of_all, described])
+def test_a_response_about_all_topics_waits_for_no_frozen_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Peer], Any]
+) -> None:
+    """One frozen broker held back every list of all topics for a second."""
+    monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", LONG_MS)
+    monkeypatch.setattr(lost_leaders, "LONGEST_MS", LONG_MS)
+    monkeypatch.setattr(lost_leaders, "LONGEST_OF_ALL_MS", 20)
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            await lose_the_leader(pair)
+            assert await ask(peer) == LOST
+
+    run(main())
+
+
+@pytest.mark.parametrize("ask", [told_of_all, described])
+def test_a_response_about_all_topics_waits_until_a_killed_leader_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Peer], Any]
+) -> None:
+    monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", LONG_MS)
+    monkeypatch.setattr(lost_leaders, "LONGEST_OF_ALL_MS", LONG_MS)
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            await lose_the_leader(pair)
+            question = await asked(pair, peer, ask)
+            know_the_leader(pair, pair.leader.port, leader=2)
+            assert await question == REPLACED
+
+    run(main())
+
+
+def test_a_description_of_named_topics_waits_as_long_as_metadata_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", LONG_MS)
+    monkeypatch.setattr(lost_leaders, "LONGEST_MS", LONG_MS)
+    monkeypatch.setattr(lost_leaders, "LONGEST_OF_ALL_MS", 0)
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            await lose_the_leader(pair)
+            question = await asked(pair, peer, lambda peer: described(peer, "t"))
+            know_the_leader(pair, pair.leader.port, leader=2)
+            assert await question == REPLACED
 
     run(main())
 

@@ -16,6 +16,7 @@ from tidelog.broker.assembly import Given, assemble
 from tidelog.broker.handlers import (
     delete_records,
     describe_fences,
+    describe_topic_partitions,
     fetch,
     list_offsets,
     metadata,
@@ -122,6 +123,7 @@ class LoneBroker:
             metadata,
             offset_for_leader_epoch,
             describe_fences,
+            describe_topic_partitions,
             delete_records,
         )
         served = [api_versions.HANDLER, *(each.HANDLER for each in modules), *extra]

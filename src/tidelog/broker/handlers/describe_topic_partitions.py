@@ -65,7 +65,13 @@ async def _when_leaders_are_known(
     broker: Broker, request: messages.DescribeTopicPartitionsRequest, context: RequestContext
 ) -> Any:
     sources, clock = broker.followers, broker.clock
-    await until_known(broker.metadata, sources, clock, lambda: _leaders(broker, request))
+    await until_known(
+        broker.metadata,
+        sources,
+        clock,
+        lambda: _leaders(broker, request),
+        of_all=not request.topics,
+    )
     return _page(broker, request, context)
 
 

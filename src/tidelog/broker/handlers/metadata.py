@@ -100,7 +100,7 @@ async def _when_leaders_are_known(
         )
         return (leader for topic in topics for leader in topic.replaceable_leaders)
 
-    await until_known(broker.metadata, broker.followers, broker.clock, leaders)
+    await until_known(broker.metadata, broker.followers, broker.clock, leaders, of_all=everything)
     answer = _handle(broker, request, missing, context)
     return await answer if inspect.iscoroutine(answer) else answer
 

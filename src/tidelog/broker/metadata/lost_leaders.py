@@ -5,6 +5,7 @@ Owns the two waits of one response. Not which leaders count as lost: see ``follo
 | the response would name | it waits for |
 |---|---|
 | a leader whose connection to here broke | another one or its return: ``LOST_SHOWN_MS`` at most |
+| the same, in a response about all topics | the same: ``LONGEST_OF_ALL_MS`` at most |
 | a leader that is followed here | its response to a probe or its loss: ``NOTICED_WITHIN_MS`` |
 | the same, just after the loss of some leader | no wait: clients ask because of that loss |
 | this broker, none, or a leader that is not followed here | no wait |
@@ -28,6 +29,11 @@ may be interrupted meanwhile (measured: 21 ms)."""
 LONGEST_MS = 1_000
 """Longest wait of one response, also when a connection breaks again and again."""
 
+LONGEST_OF_ALL_MS = 300
+"""Longest wait of a response about all topics. The controller has replaced a killed leader by then
+(``broker.session.grace.ms``). A frozen one it replaces after ``broker.silence.suspect.ms``: few of
+those who ask for everything need its partitions, and they ask again."""
+
 
 class Sources(Protocol):
     """The leaders that are followed here: ``following``."""
@@ -48,12 +54,15 @@ async def until_known(
     followers: Sources,
     clock: Clock,
     leaders: Callable[[], Iterable[int]],
+    *,
+    of_all: bool = False,
 ) -> None:
     """Return when the current ``leaders`` can be named, or a longer wait would not help.
 
     ``leaders``: those of partitions that another replica can lead. It is called once, and again
-    after each change of the metadata.
+    after each change of the metadata. ``of_all``: the client asked for all topics.
     """
+    longest_ms = LONGEST_OF_ALL_MS if of_all else LONGEST_MS
     began_ms = clock.monotonic_ms()
     named = set(leaders())
     probed = {} if followers.noticed_a_loss else followers.proofs(named)
@@ -64,7 +73,7 @@ async def until_known(
             proof for leader, proof in probed.items() if leader in named and not proof.done()
         ]
         if lost_ms > 0:
-            left_ms = min(lost_ms, LONGEST_MS - waited_ms)
+            left_ms = min(lost_ms, longest_ms - waited_ms)
         elif followers.noticed_a_loss or not unproved:
             return
         else:
