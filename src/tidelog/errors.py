@@ -11,11 +11,14 @@ text says what is wrong, and what the caller can do about it.
 | ``KafkaTimeoutError`` | a time-out of the caller or of a setting passed; see its ``__cause__`` |
 | ``ListingIncompleteError`` | some brokers did not list what they have: ``valid``, ``errors`` |
 | ``BrokerResponseError`` | a broker refused something: a class for each error code, ``code`` |
+| ``TransactionAbortableError`` | the transaction cannot be committed: abort it, and go on |
+| ``ProducerEndedError`` | close this producer; ``ProducerFencedError``: another one has its id |
 | ``KafkaConfigurationError``, ``IllegalStateError`` | the caller's own mistakes |
 """
 
 from __future__ import annotations
 
+from tidelog.client.errors import AbortTransaction as TransactionAbortableError
 from tidelog.client.errors import ClientError as KafkaError
 from tidelog.client.errors import ClusterUnreachable as NoBrokersAvailable
 from tidelog.client.errors import CommitFailed as CommitFailedError
@@ -25,6 +28,8 @@ from tidelog.client.errors import GaveUp as KafkaTimeoutError
 from tidelog.client.errors import ListingIncomplete as ListingIncompleteError
 from tidelog.client.errors import LogTruncated as LogTruncationError
 from tidelog.client.errors import OffsetOutOfRange as OffsetOutOfRangeError
+from tidelog.client.errors import ProducerEnded as ProducerEndedError
+from tidelog.client.errors import ProducerFenced as ProducerFencedError
 from tidelog.client.errors import RecordUnreadable as RecordUnreadableError
 from tidelog.client.errors import Refused
 from tidelog.client.errors import Refused as BrokerResponseError
@@ -94,6 +99,7 @@ __all__ = [
     "OutOfOrderSequenceNumberError",
     "PolicyViolationError",
     "PreferredLeaderNotAvailableError",
+    "ProducerEndedError",
     "ProducerFencedError",
     "ReassignmentInProgressError",
     "RebalanceInProgressError",
@@ -105,6 +111,7 @@ __all__ = [
     "TopicAlreadyExistsError",
     "TopicAuthorizationFailedError",
     "TopicDeletionDisabledError",
+    "TransactionAbortableError",
     "UnknownLeaderEpochError",
     "UnknownMemberIdError",
     "UnknownProducerIdError",
@@ -365,10 +372,6 @@ class UnstableOffsetCommitError(Refused, code=ErrorCode.UNSTABLE_OFFSET_COMMIT):
 
 class ThrottlingQuotaExceededError(Refused, code=ErrorCode.THROTTLING_QUOTA_EXCEEDED):
     """The cluster limits how often this may be done."""
-
-
-class ProducerFencedError(Refused, code=ErrorCode.PRODUCER_FENCED):
-    """A newer producer has the same transactional id."""
 
 
 class UnknownTopicIdError(Refused, code=ErrorCode.UNKNOWN_TOPIC_ID):

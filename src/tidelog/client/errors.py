@@ -102,6 +102,21 @@ class Refused(ClientError):
         return self.code.retriable
 
 
+class AbortTransaction(ClientError):
+    """The transaction cannot be committed: abort it, and go on with another one.
+
+    ``__cause__`` is the first error.
+    """
+
+
+class ProducerEnded(ClientError):
+    """No further transaction of this producer succeeds: close it, and open another one."""
+
+
+class ProducerFenced(Refused, ProducerEnded, code=ErrorCode.PRODUCER_FENCED):
+    """Another producer has the transactional id, or the transaction timed out."""
+
+
 class OffsetOutOfRange(Refused):
     """The position of ``partition`` is before the start of the log or past its end."""
 
