@@ -329,7 +329,7 @@ def test_each_record_counts_once_through_kills_of_brokers(
             node.start()
         writer.until(3)
     assert writer.failure is None, writer.failure
-    for each in (TRANSACTIONS_TOPIC, OFFSETS_TOPIC, topic):
+    for each in (TRANSACTIONS_TOPIC, topic):
         cluster.until_in_sync(each, 3)
     until_nothing_is_open(cluster, topic)
     values = read(cluster, topic)
