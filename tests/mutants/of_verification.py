@@ -12,15 +12,30 @@ PARTITIONS = "src/tidelog/broker/partitions"
 OF_WIRE = "tests/broker/test_verification.py"
 OF_RULES = "tests/unit/broker/test_verification.py"
 OF_RANDOM = "tests/broker/test_verified_random.py"
+OF_OFFSETS = "tests/broker/test_verified_offsets.py"
 OF_LOG = "tests/unit/storage/test_joining.py"
 
 MUTANTS = (
     Mutant(
         "the first batch of a transaction is not verified",
-        f"{PARTITIONS}/joining.py::Joining.confirmed",
+        f"{PARTITIONS}/confirmation.py::Confirmation.is_needed",
         "        if not self._verifier.is_enabled:\n",
         "        if True:\n",
         f"{OF_WIRE} {OF_RANDOM}",
+    ),
+    Mutant(
+        "offsets of a transaction are not verified",
+        "src/tidelog/broker/handlers/txn_offset_commit.py::handle",
+        "    if confirmation.is_needed:\n",
+        "    if confirmation is None:\n",
+        OF_OFFSETS,
+    ),
+    Mutant(
+        "offsets that wait are not judged again before they are written",
+        "src/tidelog/broker/coordinator/group_partition.py::GroupPartition._decide_now",
+        "(late := event.why_late()):\n",
+        "(late := ErrorCode.NONE):\n",
+        OF_OFFSETS,
     ),
     Mutant(
         "a coordinator that does not answer confirms",
@@ -45,9 +60,9 @@ MUTANTS = (
     ),
     Mutant(
         "the verification guard is ignored",
-        f"{PARTITIONS}/joining.py::Joining.why_not",
-        "        verification = why_dropped(claim, self._guard, self._present_guard())\n",
-        "        verification: Verification | None = None\n",
+        f"{PARTITIONS}/confirmation.py::Confirmation.why_not",
+        "        dropped = why_dropped(self.claim, self._guard, self._present_guard())\n",
+        "        dropped: Verification | None = None\n",
         f"{OF_WIRE} {OF_RANDOM}",
     ),
     Mutant(
@@ -66,9 +81,9 @@ MUTANTS = (
     ),
     Mutant(
         "the guard is of the turn of a batch, not of its arrival",
-        f"{PARTITIONS}/joining.py::Joining.confirmed",
-        "        partition, claim = self._partition, self.claim\n",
-        "        partition, claim = self._partition, self.claim\n"
+        f"{PARTITIONS}/confirmation.py::Confirmation.ask",
+        "        claim, entries = self.claim, self._partition.log.producers.entries\n",
+        "        claim, entries = self.claim, self._partition.log.producers.entries\n"
         "        self._guard = self._present_guard()\n",
         OF_WIRE,
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tests.support.storage_logs import NOW_MS, batch
 from tests.support.transactional_logs import batches_from, transactional
 from tidelog.broker.handlers import txn_offset_commit, write_txn_markers
 from tidelog.broker.partitions.partition import HostedPartition
+from tidelog.broker.partitions.verifier import ENABLED
 from tidelog.broker.transactions.marker_sender import MarkerSender
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -33,7 +34,11 @@ _Request = messages.WriteTxnMarkersRequest
 
 
 class MarkerBroker(GroupBroker):
-    """Serves WriteTxnMarkers and TxnOffsetCommit; transactions are offered."""
+    """Serves WriteTxnMarkers and TxnOffsetCommit; transactions are offered, and no coordinator is
+    asked whether they are open, unless ``config`` says so."""
+
+    def __init__(self, folder: Path, config: Mapping[str, object] | None = None) -> None:
+        super().__init__(folder, {ENABLED: "false", **(config or {})})
 
     def router(self, extra: Iterable[Handler] = ()) -> Router:
         return super().router([write_txn_markers.HANDLER, txn_offset_commit.HANDLER, *extra])

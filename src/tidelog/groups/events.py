@@ -166,6 +166,9 @@ class CommitInTransaction:
     generation: int
     topics: tuple[OffsetColumns, ...]
     client_host: str = ""
+    why_late: Callable[[], ErrorCode] = lambda: ErrorCode.NONE
+    """Called by the shell right before this is decided: the error if its transaction has ended
+    since it was confirmed, otherwise NONE."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tidelog.broker.coordinator import parts
 from tidelog.broker.coordinator.parts import InParts, RestOfRemoval
 from tidelog.broker.coordinator.pending_response import give
 from tidelog.groups.events import (
+    CommitInTransaction,
     EndTransaction,
     Event,
     Expire,
     MarkerResult,
+    OffsetsResult,
     RemoveFormerTopicIds,
     RemoveTopics,
+    refuse,
 )
 from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
@@ -68,10 +71,17 @@ class GroupPartition:
         elif isinstance(event, InParts):
             self._begin(group_id, event)
         else:
-            self._shell.decide_now(group_id, event)
+            self._decide_now(group_id, event)
             if self._shell.table.removes(group_id):
                 has_more = partial(self._shell.table.removes, group_id)
                 self._begin(group_id, RestOfRemoval(has_more, partial(self._interrupt, group_id)))
+
+    def _decide_now(self, group_id: str, event: Event) -> None:
+        """Decide an event, or refuse offsets of a transaction that has ended while they waited."""
+        if isinstance(event, CommitInTransaction) and (late := event.why_late()):
+            give(Answer(event.pending_response, cast(OffsetsResult, refuse(event, late))))
+        else:
+            self._shell.decide_now(group_id, event)
 
     def carry_out(self, effect: Any) -> None:
         """Groups have no effect of their own."""
@@ -104,7 +114,7 @@ class GroupPartition:
                 part = parts.part_of(long, removes=shell.table.removes(group_id))
                 if part is None:
                     break
-                shell.decide_now(group_id, part)
+                self._decide_now(group_id, part)
                 shell.arm()
                 yield None
             long.refuse_rest(error)
