@@ -3,6 +3,7 @@ over the wire, with a coordinator on a real socket whose answers the test holds 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support.played_coordinator import (
     part_of,
     produced,
 )
+from tests.support.processes import DEADLINE_S
 from tests.support.produce_fetch import batch, run
 from tests.support.resized import OLDER, count_in, fence, put
 from tests.support.transactional_logs import batches_from, marker
@@ -616,6 +618,25 @@ def test_one_request_has_a_limit_and_one_transaction_of_an_id(
 
 
 # -- bad input, limits, the end
+
+
+def test_a_coordinator_whose_broker_offers_transactions_later_is_asked_then(tmp_path: Path) -> None:
+    """Brokers learn the level of the cluster one after another; a connection from before shows no
+    API of transactions."""
+
+    async def main() -> None:
+        async with leading(tmp_path) as (lone, coordinator, peer):
+            coordinator.offers = False
+            producer = TransactionalProducer(lone, coordinator)
+            producer.add()
+            assert (await producer.send(peer)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+            coordinator.offers = True
+            async with asyncio.timeout(DEADLINE_S):
+                while (await producer.send(peer)).error_code:
+                    pass
+            assert coordinator.asked == [producer.question()]
+
+    run(main())
 
 
 def test_as_long_as_transactions_are_not_offered_an_id_is_refused(tmp_path: Path) -> None:

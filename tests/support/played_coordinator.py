@@ -56,6 +56,8 @@ class PlayedCoordinator:
     """Whether its responses have no partition."""
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     """Answers wait for it; they are as things were when the request came."""
+    offers: bool = True
+    """Whether its broker offers transactions; a connection keeps what it was shown."""
     server: Server | None = None
     port: int = 0
 
@@ -67,9 +69,14 @@ class PlayedCoordinator:
     async def start(self) -> None:
         """Listen."""
         handler = Handler(
-            ApiKey.ADD_PARTITIONS_TO_TXN, Scope.BROKER, self._handle, versions=range(4, 5)
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            Scope.BROKER,
+            self._handle,
+            versions=range(4, 5),
+            with_transactions=range(4, 5),
         )
-        self.server = Server(Router([api_versions.HANDLER, handler]), self, Limits())
+        router = Router([api_versions.HANDLER, handler], lambda: self.offers)
+        self.server = Server(router, self, Limits())
         self.port = await self.server.listen("PLAINTEXT", "127.0.0.1", self.port)
         self.may_answer.set()
 

@@ -259,8 +259,8 @@ def _appends(
     """Verifications have connections of their own: no other question holds them up."""
     configs, clock = given.configs, given.seams.clock
     limit_ms = min(QUESTION_MS, configs.request_timeout_ms)
-    own = OtherBrokers(metadata, configs, given.secret, given.seams.random, limit_ms)
-
+    ends = metadata, configs, given.secret, given.seams.random, limit_ms
+    own = OtherBrokers(*ends, may_serve_later=True)
     metadata.when_brokers_changed.append(own.brokers_changed)
     verifier = Verifier(metadata, own, given.topic_configs)
     return InspectedAppends(clock, background, unaware, resuming, verifier)

@@ -13,6 +13,8 @@ The first question opens a connection, and later ones share it; the responses on
 | no connection can be opened, it is lost, or a question reaches its limit | a back-off begins |
 | a question within the back-off | no responses, at once |
 | no question for ``IDLE_S`` | the connection is closed |
+| an API that the broker did not serve when the connection began | no responses, at once; where it \
+``may_serve_later``, the connection is closed and a back-off begins |
 | the metadata have another address of the broker, or none | the same, and no back-off |
 """
 
@@ -64,8 +66,12 @@ class OtherBrokers:
         secret: ClusterSecret | None,
         randomness: random.Random,
         answer_ms: int = ANSWER_MS,
+        *,
+        may_serve_later: bool = False,
     ) -> None:
-        """``answer_ms``: the limit of a question."""
+        """``answer_ms``: the limit of a question. ``may_serve_later``: what is asked comes with the
+        level of the cluster, which each broker learns at its own time."""
+        self._may_serve_later = may_serve_later
         self._answer_ms = answer_ms
         self._metadata = metadata
         self._listener = configs.inter_broker_listener_name
@@ -101,8 +107,11 @@ class OtherBrokers:
                     other.responded()
         except (ClientError, TimeoutError) as error:
             # An API that the broker does not serve is no reason to wait before the next question.
-            if connection is None or not isinstance(error, VersionUnsupported):
+            is_unserved = connection is not None and isinstance(error, VersionUnsupported)
+            if not is_unserved:
                 other.failed()
+            elif self._may_serve_later:
+                other.begin_again(f"the broker did not serve {api.name} when it began")
             logger.debug("broker %d did not respond for %s: %s", broker, purpose, error)
         finally:
             other.end()
@@ -211,6 +220,12 @@ class _Other:
         if not self.is_pausing:
             self._pause_ends = self._loop.time() + self._backoff.pause_s(self._failures)
             self._failures += 1
+
+    def begin_again(self, why: str) -> None:
+        """Close the connection and begin a back-off; the next one knows what is served then."""
+        self.failed()
+        if self._connection is not None:
+            self._connection.close(why)
 
     def close(self, why: str) -> None:
         """Close for ever; questions under way end without further responses."""
