@@ -5,7 +5,8 @@ Owns the options of listing, describing and deleting. Not resetting offsets: see
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from tidelog.cli.connecting import (
     run,
 )
 from tidelog.cli.failures import explain
+from tidelog.cli.many_requests import ask_each
 from tidelog.cli.name_options import group_option, topic_option
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.refusal import WrongUsage
@@ -27,16 +29,21 @@ from tidelog.cli.reset_plan import parse_topic
 from tidelog.cli.resizing import gates_shown
 from tidelog.client.admin import groups as admin
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.errors import ClientError, Refused, RequestTimedOut
 from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.client.groups.lag import lags_of
 from tidelog.client.metadata import ClusterMetadata
-from tidelog.client.offsets import LATEST, list_offsets
+from tidelog.client.offsets import LATEST, FoundOffset, list_offsets
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 ENDS_TIMEOUT_MS = 10_000
 """Longest wait for the ends of a group's partitions: longer than a change of leaders takes."""
+
+ALL_ENDS_WITHIN_S, LEAST_ENDS_TIMEOUT_MS = 3.0, 500
+"""The same where all groups are shown, from the beginning on: a frozen leader that has a successor
+is replaced in 2 s, and one that has none must hold up no group. Once a coordinator has been waited
+for, the leaders have been replaced too."""
 
 DEAD = "Dead"
 STATES = ("Stable", "Empty", DEAD, "PreparingRebalance", "CompletingRebalance")
@@ -165,12 +172,18 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> int:
         }
     )
     has_ends = not (flags["members"] or state)
-    shown = [await describe(cluster, group, has_ends=has_ends) for group in flags["group"]]
+    missing: dict[str, ClientError] = {}
+    if flags["all_groups"]:
+        shown = await describe_all(cluster, flags["group"], missing, has_ends=has_ends)
+        _name_missing(cluster, missing)
+    else:
+        shown = [await describe(cluster, group, has_ends=has_ends) for group in flags["group"]]
     if has_ends:
         await _add_gates(cluster, shown)
+    status = 1 if missing else 0
     if flags["as_json"]:
         print_json(shown)
-        return 0
+        return status
     for number, group in enumerate(shown):
         if number:
             say("")
@@ -182,10 +195,52 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> int:
             _print_members(group, verbose=flags["verbose"])
         else:
             _print_offsets(group)
-    return 0
+    return status
 
 
-async def describe(cluster: Cluster, group: str, *, has_ends: bool = True) -> dict[str, Any]:
+async def describe_all(
+    cluster: Cluster,
+    groups: Sequence[str],
+    missing: dict[str, ClientError],
+    *,
+    has_ends: bool = True,
+) -> list[dict[str, Any]]:
+    """Return what ``--describe --json`` shows of groups, some at a time, each within
+    ``many_requests.PATIENCE_S``; ``missing`` gets the errors of those that are not shown."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + ALL_ENDS_WITHIN_S
+
+    def ends_timeout_ms() -> int:
+        return max(LEAST_ENDS_TIMEOUT_MS, int(1000 * (end_s - loop.time())))
+
+    asked = await ask_each(
+        groups,
+        lambda group: describe(cluster, group, has_ends=has_ends, ends_timeout_ms=ends_timeout_ms),
+        "group",
+    )
+    shown = []
+    for group, found in zip(groups, asked, strict=True):
+        if isinstance(found, ClientError):
+            missing[group] = found
+        else:
+            shown.append(found)
+    return shown
+
+
+def _name_missing(cluster: Cluster, missing: Mapping[str, ClientError]) -> None:
+    for group, error in missing.items():
+        coordinator = cluster.known_coordinator(group)
+        whose = "" if coordinator is None else f" (its coordinator is broker {coordinator})"
+        note(f"group {group} is not shown{whose}: {error}")
+
+
+async def describe(
+    cluster: Cluster,
+    group: str,
+    *,
+    has_ends: bool = True,
+    ends_timeout_ms: Callable[[], int] = lambda: ENDS_TIMEOUT_MS,
+) -> dict[str, Any]:
     """Return what ``--describe --json`` shows of one group. Raises Refused for none.
 
     ``has_ends=False`` asks no leader for ends and lag, which are None then, as that of a partition
@@ -199,7 +254,7 @@ async def describe(cluster: Cluster, group: str, *, has_ends: bool = True) -> di
     partitions = sorted({*committed, *owners})
     view = await cluster.describe(sorted({tp.topic for tp in partitions}))
     alive = [tp for tp in partitions if view.partition(tp) is not None]
-    ends = await _ends(cluster, view, alive) if has_ends else {}
+    ends = await _ends(cluster, view, alive, ends_timeout_ms()) if has_ends else {}
     positions = {tp: committed[tp].offset for tp in ends if tp in committed}
     lags = await lags_of(cluster, positions, ends)
     rows = []
@@ -238,19 +293,28 @@ async def describe(cluster: Cluster, group: str, *, has_ends: bool = True) -> di
 
 
 async def _ends(
-    cluster: Cluster, view: ClusterMetadata, partitions: list[TopicPartition]
+    cluster: Cluster, view: ClusterMetadata, partitions: list[TopicPartition], timeout_ms: int
 ) -> dict[TopicPartition, int]:
     """Return the ends of partitions whose leaders say them; name the others."""
-    asked, failed = [], dict[TopicPartition, ClientError]()
+    asked, failed = set[TopicPartition](), dict[TopicPartition, ClientError]()
     for tp in partitions:
         listed = view.partition(tp)
         if listed is not None and listed.leader < 0:
             failed[tp] = Refused(ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
         else:
-            asked.append(tp)
-    patience = min(cluster.settings.default_api_timeout_ms, ENDS_TIMEOUT_MS)
-    wanted = dict.fromkeys(asked, LATEST)
-    offsets = await list_offsets(cluster, wanted, timeout_ms=patience, failed=failed)
+            asked.add(tp)
+    patience = min(cluster.settings.default_api_timeout_ms, timeout_ms)
+    wanted = dict.fromkeys(sorted(asked), LATEST)
+    offsets = dict[TopicPartition, FoundOffset]()
+    try:
+        # By the clock: the last attempt of a call may begin right before its deadline.
+        async with asyncio.timeout(patience / 1000):
+            await list_offsets(
+                cluster, wanted, timeout_ms=patience, failed=failed, taken=offsets.update
+            )
+    except TimeoutError:
+        late = RequestTimedOut(f"its leader did not respond within {patience / 1000:.1f} s")
+        failed |= dict.fromkeys(asked - offsets.keys() - failed.keys(), late)
     for tp, error in sorted(failed.items()):
         note(f"the end and the lag of {tp} are not shown: {error}")
     return {tp: offset.offset for tp, offset in offsets.items()}

@@ -8,14 +8,15 @@ controller: what counts is the topic's own record, by its resize epoch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from tidelog.cli.output import note
 from tidelog.client.admin.resizes import TopicResize, describe_resizes
 from tidelog.client.admin.topics import Outcome, create_partitions
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.errors import ClientError, Refused, RequestTimedOut
 from tidelog.client.metadata import Topic
 from tidelog.model.errors import ErrorCode
 
@@ -31,6 +32,30 @@ SILENT_S = 60.0
 States = Mapping[str, TopicResize | None]
 
 
+class _Progress:
+    """What has been said of a wait, and when a controller last answered."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, str] = {}
+        self.answered()
+
+    def answered(self) -> None:
+        """Count the silence of controllers from now."""
+        self._answered_at = asyncio.get_running_loop().time()
+
+    @property
+    def left_s(self) -> float:
+        """How much longer no controller may answer."""
+        return self._answered_at + SILENT_S - asyncio.get_running_loop().time()
+
+    def say_silent(self) -> None:
+        """Say that no controller answers, and how long that may last."""
+        line = f"no active controller answers: waiting for one, at most {SILENT_S:.0f} s"
+        if self.said.get("") != line:
+            self.said[""] = line
+            note(line)
+
+
 async def resize_and_wait(
     cluster: Cluster,
     topics: Sequence[Topic],
@@ -41,25 +66,22 @@ async def resize_and_wait(
 ) -> dict[str, Outcome]:
     """Resize topics; return each outcome when all are published, undone or refused.
 
-    Raises the error of the question when no controller answers it for ``SILENT_S``.
+    Raises RequestTimedOut when no controller answers for ``SILENT_S``.
     """
     counts = {topic.name: count for topic in topics}
     before = {topic.name: topic.resize_epoch for topic in topics}
     request = asyncio.ensure_future(
         create_partitions(cluster, counts, assignments=assignments, force=force)
     )
-    told: dict[str, str] = {}
+    progress = _Progress()
     try:
         while not request.done():
             await asyncio.wait([request], timeout=PAUSE_S)
             if not request.done():
-                states = await _states(cluster, counts, told)
-                if states is None:
-                    _say_silent(told, cluster.settings.default_api_timeout_ms / 1000)
-                _say(states, told)
+                _say(await _states(cluster, counts, progress, request), progress.said)
         outcomes = _outcomes(request, counts)
         open_ones = {name for name, outcome in outcomes.items() if _is_open(outcome)}
-        ended = await _until_ended(cluster, {x: before[x] for x in open_ones}, count, told)
+        ended = await _until_ended(cluster, {x: before[x] for x in open_ones}, count, progress)
     finally:
         request.cancel()
     cluster.forget()
@@ -84,50 +106,58 @@ def _is_open(outcome: Outcome) -> bool:
 
 
 async def _states(
-    cluster: Cluster, names: Mapping[str, int], told: dict[str, str]
+    cluster: Cluster,
+    names: Mapping[str, int],
+    progress: _Progress,
+    request: asyncio.Future[Any] | None = None,
 ) -> States | None:
-    """Return what the controller says now; None if it does not answer."""
-    try:
-        at_most_s = cluster.settings.default_api_timeout_ms / 1000
-        return await _answered(cluster, names, told, at_most_s)
-    except ClientError:
-        return None
+    """Return what a controller says now; None from one that does not say it, or as soon as
+    ``request`` has ended.
+
+    Asks again while none answers, and says so soon. Raises RequestTimedOut after ``SILENT_S``.
+    """
+    while progress.left_s > 0:
+        asking = asyncio.ensure_future(describe_resizes(cluster, names))
+        awaited = {asking} if request is None else {asking, request}
+        try:
+            done = await _first_of(awaited, min(SAY_AFTER_S, progress.left_s))
+            if not done:
+                progress.say_silent()
+                done = await _first_of(awaited, progress.left_s)
+            if request in done:
+                return None
+            if asking in done:
+                states = asking.result()
+                progress.answered()
+                return states
+        except ClientError:
+            progress.say_silent()
+        finally:
+            asking.cancel()
+        await asyncio.sleep(PAUSE_S)
+    raise RequestTimedOut(f"no active controller answered for {SILENT_S:.0f} s")
 
 
-async def _answered(
-    cluster: Cluster, names: Mapping[str, int], told: dict[str, str], at_most_s: float
-) -> States | None:
-    """Return what the controller says now, and say soon that it does not answer."""
-    asking = asyncio.ensure_future(describe_resizes(cluster, names))
-    try:
-        await asyncio.wait([asking], timeout=SAY_AFTER_S)
-        if not asking.done():
-            _say_silent(told, at_most_s)
-        return await asking
-    finally:
-        asking.cancel()
+async def _first_of(
+    awaited: Collection[asyncio.Future[Any]], within_s: float
+) -> set[asyncio.Future[Any]]:
+    """Return those that are done when the first one is, or none in time."""
+    done, _ = await asyncio.wait(
+        awaited, timeout=max(0.0, within_s), return_when=asyncio.FIRST_COMPLETED
+    )
+    return done
 
 
 async def _until_ended(
-    cluster: Cluster, before: Mapping[str, int], count: int, told: dict[str, str]
+    cluster: Cluster, before: Mapping[str, int], count: int, progress: _Progress
 ) -> dict[str, Outcome]:
     """Wait until the resizes with an open outcome have ended; return how."""
-    loop = asyncio.get_running_loop()
     ended: dict[str, Outcome] = {}
-    answered_at = loop.time()
     while before.keys() - ended.keys():
-        try:
-            states = await _answered(cluster, before, told, SILENT_S)
-        except ClientError:
-            if loop.time() - answered_at > SILENT_S:
-                raise
-            _say_silent(told, SILENT_S)
-            await asyncio.sleep(PAUSE_S)
-            continue
+        states = await _states(cluster, before, progress)
         if states is None:
             return {name: _not_known(name) for name in before}
-        answered_at = loop.time()
-        _say(states, told)
+        _say(states, progress.said)
         for name, state in states.items():
             if state is None or state.plan is None:
                 ended[name] = outcome_of(name, state, before[name], count)
@@ -169,14 +199,6 @@ def _say(states: States | None, told: dict[str, str]) -> None:
         if line and told.get(name) != key:
             told[name] = key
             note(line)
-
-
-def _say_silent(told: dict[str, str], at_most_s: float) -> None:
-    """Say once for each limit that no controller answers."""
-    line = f"no active controller answers: waiting for one, at most {at_most_s:.0f} s"
-    if told.get("") != line:
-        told[""] = line
-        note(line)
 
 
 def progress_line(name: str, state: TopicResize | None, now: datetime | None = None) -> str:
