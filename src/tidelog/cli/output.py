@@ -15,7 +15,15 @@ from typing import Any
 
 import click
 
-from tidelog.cli.table_layout import GAP, TableLayout, arrange, fold, padded, text_width
+from tidelog.cli.table_layout import (
+    GAP,
+    TableLayout,
+    arrange,
+    block_widths,
+    fold,
+    padded,
+    text_width,
+)
 
 
 def print_json(value: Any) -> None:
@@ -34,9 +42,10 @@ def print_table(
 ) -> None:
     """Print a table; ``right`` names the columns of numbers. None shows as "-".
 
-    In a terminal without the room for all columns those of ``spare`` are left out, the first one
-    first, and cells of the columns in ``folds`` continue on further lines. Numbers and names are
-    shown whole, or the rows become blocks of lines.
+    In a terminal without the room for all columns the cells of those in ``folds`` continue on
+    further lines, the first columns stand once above the table if all rows have the same in them,
+    and those of ``spare`` are left out, the first one first. Numbers and names are shown whole, or
+    the rows become blocks of lines.
     """
     numbers = set(right)
     if unknown := {*numbers, *spare, *folds}.difference(columns):
@@ -51,8 +60,15 @@ def print_table(
     width = shutil.get_terminal_size().columns
     layout = arrange(columns, cells, width, spare, folds)
     if layout.is_blocks:
-        _print_blocks(columns, cells, layout)
+        for number, row in enumerate(cells):
+            if number:
+                print()
+            _print_block(columns, row, layout.shown, layout.widths)
     else:
+        if layout.once:
+            block = block_widths(columns, layout.once, width)
+            _print_block(columns, cells[0], layout.once, block)
+            print()
         _print_side_by_side(columns, cells, numbers, layout)
     if layout.left_out:
         note(f"not shown at {width} columns: {', '.join(layout.left_out)}; --json has them")
@@ -77,20 +93,17 @@ def _print_side_by_side(
             _print_line(line.rstrip(), is_bold=number == 0)
 
 
-def _print_blocks(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], layout: TableLayout
+def _print_block(
+    columns: Sequence[str], row: Sequence[str], shown: Sequence[int], widths: Sequence[int]
 ) -> None:
-    names, values = layout.widths
-    for number, row in enumerate(cells):
-        if number:
-            print()
-        for index in layout.shown:
-            if not row[index]:
-                continue
-            name = padded(columns[index], names, right=False)
-            for piece, line in enumerate(fold(row[index], values)):
-                head = click.style(name, bold=True) if piece == 0 else " " * names
-                click.echo(f"{head}{' ' * GAP}{line}".rstrip())
+    names, values = widths
+    for index in shown:
+        if not row[index]:
+            continue
+        name = padded(columns[index], names, right=False)
+        for piece, line in enumerate(fold(row[index], values)):
+            head = click.style(name, bold=True) if piece == 0 else " " * names
+            click.echo(f"{head}{' ' * GAP}{line}".rstrip())
 
 
 def _print_line(line: str, *, is_bold: bool) -> None:

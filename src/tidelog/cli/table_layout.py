@@ -8,14 +8,16 @@ cut: a table that has no room gives up columns, folds text, or shows each row as
 | 1 | a column that is empty in each row is left out, unless it is the first |
 | 2 | the columns stand side by side, if they fit |
 | 3 | cells of the columns in ``folds`` continue on further lines, if each has ``FOLD_AT_LEAST`` |
-| 4 | a column of ``spare`` is left out, the first one first; then again from step 2 |
-| 5 | each row is a block: a line for each column, which nothing leaves out |
+| 4 | the first columns, as far as all rows have the same in them, stand once above the table |
+| 5 | a column of ``spare`` is left out, the first one first; then again from step 2 |
+| 6 | each row is a block: a line for each column, which nothing leaves out |
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 GAP = 2
 """Between two columns."""
@@ -28,12 +30,16 @@ EMPTY = frozenset(("", "-"))
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """The columns that are shown, by index, with their widths; the names of those left out."""
+    """The columns that are shown, by index, with their widths; the names of those left out.
+
+    ``once`` are columns whose one value stands above the table.
+    """
 
     shown: tuple[int, ...]
     widths: tuple[int, ...]
     left_out: tuple[str, ...] = ()
     is_blocks: bool = False
+    once: tuple[int, ...] = ()
 
 
 def text_width(text: str) -> int:
@@ -64,15 +70,30 @@ def arrange(
     }
     dispensable = [columns.index(name) for name in spare if name in columns]
     dispensable = [index for index in dispensable if index in natural]
-    for count in range(len(dispensable) + 1):
-        left_out = dispensable[:count]
-        shown = [index for index in wanted if index not in left_out]
+    same = _same_in_all_rows(wanted, cells)
+    attempts: list[tuple[tuple[int, ...], list[int]]] = [((), [])] if same else []
+    attempts += [(same, dispensable[:count]) for count in range(len(dispensable) + 1)]
+    for once, left_out in attempts:
+        shown = [index for index in wanted if index not in left_out and index not in once]
         widths = _widths(shown, natural, width, [columns[index] in folds for index in shown])
         if widths is not None:
-            return TableLayout(tuple(shown), widths, tuple(columns[index] for index in left_out))
-    names = max(text_width(columns[index]) for index in wanted)
-    value = max(1, width - names - GAP)
-    return TableLayout(tuple(wanted), (names, value), is_blocks=True)
+            names = tuple(columns[index] for index in left_out if index not in once)
+            return TableLayout(tuple(shown), widths, names, once=once)
+    return TableLayout(tuple(wanted), block_widths(columns, wanted, width), is_blocks=True)
+
+
+def block_widths(columns: Sequence[str], shown: Sequence[int], width: int) -> tuple[int, int]:
+    """Return the widths of the names of these columns and of their values, side by side."""
+    names = max(text_width(columns[index]) for index in shown)
+    return names, max(1, width - names - GAP)
+
+
+def _same_in_all_rows(wanted: Sequence[int], cells: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """Return the first columns that have one value in several rows; never all columns."""
+    if len(cells) < 2:
+        return ()
+    same = takewhile(lambda index: all(row[index] == cells[0][index] for row in cells), wanted)
+    return (*same,)[: len(wanted) - 1]
 
 
 def _widths(

@@ -72,14 +72,17 @@ def test_no_character_of_a_key_or_a_number_is_ever_cut(data: st.DataObject) -> N
     layout = arrange(columns, rows, width, spare, folds)
     assert set(layout.left_out) <= set(spare)
     if layout.is_blocks:
-        assert not layout.left_out
+        assert not layout.left_out and not layout.once
         return
+    assert not layout.once or len(rows) > 1
+    assert max(layout.once, default=-1) < min(layout.shown, default=count), "the first columns"
+    assert all(len({row[index] for row in rows}) == 1 for index in layout.once)
     gaps = 2 * (len(layout.widths) - 1)
     assert sum(layout.widths) + gaps <= width
     for index, wide in zip(layout.shown, layout.widths, strict=True):
         needs = max(cell_len(each) for each in (columns[index], *(row[index] for row in rows)))
         assert wide >= (min(needs, FOLD_AT_LEAST) if columns[index] in folds else needs)
-    hidden = set(range(count)) - set(layout.shown)
+    hidden = set(range(count)) - set(layout.shown) - set(layout.once)
     for index in hidden - {columns.index(name) for name in layout.left_out}:
         assert all(row[index] in ("", "-") for row in rows)
 
@@ -87,6 +90,7 @@ def test_no_character_of_a_key_or_a_number_is_ever_cut(data: st.DataObject) -> N
 @settings(max_examples=200)
 @given(rows=st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=4))
 @example(rows=[("a" * 60, "b" * 60, "c" * 60)])
+@example(rows=[("a" * 60, "b" * 30, "c" * 60)] * 2)
 @pytest.mark.parametrize("width", [20, 40, *WIDTHS])
 def test_all_that_is_shown_can_be_read_again(width: int, rows: list[tuple[str, ...]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -98,6 +102,11 @@ def test_all_that_is_shown_can_be_read_again(width: int, rows: list[tuple[str, .
         output.print_table(["A", "Bcd", "Efghi"], rows, folds=["Bcd"])
         assert all(cell_len(line) <= width for line in said), said
         text = re.sub(r"\s", "", "".join(said))
+        once = arrange(["A", "Bcd", "Efghi"], rows, width, folds=["Bcd"]).once
+        rows = [
+            rows[0],
+            *(tuple("" if i in once else x for i, x in enumerate(r)) for r in rows[1:]),
+        ]
         for character in set("".join(map("".join, rows))) - {" "}:
             assert text.count(character) >= sum("".join(row).count(character) for row in rows) - (
                 sum(row.count("-") for row in rows) if character == "-" else 0
@@ -129,6 +138,24 @@ def test_the_lag_of_a_group_is_whole(terminal: Terminal, capsys: Capture, width:
     text = shown(capsys, width)
     for row in offsets:
         assert all(str(row[name]) in text for name in ("topic", "current_offset", "lag"))
+
+
+def test_what_all_rows_have_stands_once_above_them(terminal: Terminal, capsys: Capture) -> None:
+    """A group of 32 partitions took 224 lines of an 80-column terminal, a block for each."""
+    terminal(80)
+    rows = [["g" * 40, "t" * 40, index, 10 - index] for index in range(2)]
+    output.print_table(["GROUP", "TOPIC", "PARTITION", "LAG"], rows, right=["PARTITION", "LAG"])
+    assert shown(capsys, 80).splitlines() == [
+        f"GROUP  {'g' * 40}",
+        f"TOPIC  {'t' * 40}",
+        "",
+        "PARTITION  LAG",
+        "        0   10",
+        "        1    9",
+    ]
+    terminal(200)
+    output.print_table(["GROUP", "TOPIC", "PARTITION", "LAG"], rows)
+    assert len(shown(capsys, 200).splitlines()) == 3, "not where all columns have room"
 
 
 @pytest.mark.parametrize("width", WIDTHS)
