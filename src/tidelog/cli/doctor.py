@@ -18,7 +18,7 @@ import click
 
 import tidelog.cli
 from tidelog.cli.cluster_facts import ClusterFacts, Finding, Severity
-from tidelog.cli.connecting import CommonOptions, run, subcommand_options
+from tidelog.cli.connecting import CommonOptions, json_option, run, subcommand_options
 from tidelog.cli.findings import OFFSETS_REPLICAS, judge, readable
 from tidelog.cli.many_requests import SharedPatience, ask_each
 from tidelog.cli.output import print_json, print_table, say
@@ -200,7 +200,8 @@ def mark_of(level: Severity, *, in_colour: bool) -> str:
     metavar="sqlite:PATH",
     help="The store, as in metadata.store of the controller's properties file.",
 )
-def backup(file: Path, store: str) -> None:
+@json_option
+def backup(file: Path, store: str, *, as_json: bool) -> None:
     """Copy a SQLite metadata store to FILE. Its controller may be running."""
     if store.startswith("zookeeper:"):
         raise WrongUsage(
@@ -212,7 +213,10 @@ def backup(file: Path, store: str) -> None:
         backup_store(store.removeprefix("sqlite:"), str(file))
     except StoreRefused as error:
         raise Failed(str(error)) from None
-    say(f"Copied {store} to {file}.")
+    if as_json:
+        print_json({"store": store, "copy": str(file)})
+    else:
+        say(f"Copied {store} to {file}.")
 
 
 async def check(cluster: Cluster, longest_s: float = LONGEST_S) -> ClusterFacts:

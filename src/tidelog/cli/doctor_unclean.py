@@ -49,12 +49,16 @@ def command(asked: CommonOptions, /, topic: str | None, **_flags: Any) -> None:
     shown = [election for election in elections if not lost_nothing(election)]
     if len(shown) < len(elections):
         say(f"Without a loss: {len(elections) - len(shown)} unclean elections (--json lists them).")
-    if not shown:
-        return
-    found_rows = [row for election in shown for row in rows_of(election)]
-    print_table(COLUMNS, found_rows, right=NUMBERS, spare=["Had", "Epochs"], folds=["Had"])
+    if shown:
+        print_elections(shown)
     for line in missing(shown):
         note(line)
+
+
+def print_elections(elections: Sequence[dict[str, Any]]) -> None:
+    """Print the rows of elections."""
+    rows = [row for election in elections for row in rows_of(election)]
+    print_table(COLUMNS, rows, right=NUMBERS, spare=["Had", "Epochs"], folds=["Had"])
 
 
 def lost_nothing(election: dict[str, Any]) -> bool:

@@ -75,6 +75,8 @@ def check(flags: dict[str, Any]) -> None:
     goal_of(flags)
     if flags["execute"] and flags["dry_run"]:
         raise WrongUsage("give --execute or --dry-run, not both")
+    if flags["export"] and flags["as_json"]:
+        raise WrongUsage("--export prints a file for --from-file: leave --json out")
     if not flags["from_file"] and not flags["topic"] and not flags["all_topics"]:
         raise WrongUsage("--reset-offsets needs --topic, --all-topics or --from-file")
     if flags["topic"] and flags["all_topics"]:

@@ -30,7 +30,8 @@ def why_not_emptied(
     return (
         f"broker {leaving} cannot be emptied: {_some(stuck)} would have fewer replicas, as no "
         "other broker may take one; brokers that may: "
-        f"{', '.join(map(str, sorted(left))) or 'none'}"
+        f"{', '.join(map(str, sorted(left))) or 'none'}; start another broker, or give these "
+        "partitions fewer replicas first"
     )
 
 

@@ -213,3 +213,26 @@ def test_the_command_that_goes_on_is_named_with_the_options_of_this_call(
     assert shlex.split(line.partition(": ")[2]) == [
         "tidelog", "doctor", "restored", "--accept", "--bootstrap-server", "localhost:1", *words,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_what_is_unknown_and_late_is_whole_in_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width))
+    name = "payments.orders.settled.europe-west.v2"
+    held = {"partition": 117, "broker": 1003, "leader_epoch": 7, "end_offset": 1_234_567_890}
+    given = {"topic": name, "topic_id": "Q0MfCIQuS2OsUswai6hYIQ", "is_being_deleted": False}
+    unknown = [{**given, "configs": {}, "replicas": [held, held]}]
+    report = REPORT | {"unknown_comes_back": True, "unknown": unknown}
+    ended, _ = restored(monkeypatch, capsys, report)
+    whole = (name, given["topic_id"], "117", "1003", "1234567890")
+    assert all(str(text) in ended.out for text in whole), ended
+    one = late(name, "ahead", why="it went on from offset 3", partition=117, end_offset=1_234_567)
+    ended, _ = restored(
+        monkeypatch,
+        capsys,
+        REPORT | {"went_back": None, "late": [one, one], "unknown_comes_back": True},
+    )
+    assert all(text in ended.out for text in (name, "117", "1234567", "stays: more records"))

@@ -37,6 +37,7 @@ WRONG = {
     ],
     "groups": [
         ["--reset-offsets", "--group", "g", "--from-file", "FILE:not offsets", "--dry-run"],
+        ["--reset-offsets", "--group", "g", "--topic", "t", "--to-earliest", "--export", "--json"],
         ["--list", "--state", "Sleepy"],
     ],
     "configs": [

@@ -13,11 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tidelog.cli import configs, groups, output, topics
+from tidelog.cli import configs, doctor_unclean, groups, output, topics
 from tidelog.cli.reassigning import tables
 from tidelog.cli.reassigning.progress import TargetProgress
 from tidelog.cli.table_layout import FOLD_AT_LEAST, arrange
 from tidelog.model.topics import TopicPartition
+from tidelog.planning.plan import Load
 
 WIDTHS = (80, 120, 200)
 Capture = pytest.CaptureFixture[str]
@@ -208,6 +209,41 @@ def test_copies_say_what_they_wait_for(terminal: Terminal, capsys: Capture, widt
     assert "CostOf" not in text
     assert "1002" in text
     assert all(word in text for word in why.split())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_loads_have_before_and_after(terminal: Terminal, capsys: Capture, width: int) -> None:
+    terminal(width)
+    before = {1001: Load(1_234, 567, 12_345_678_901_234), 1002: Load(0, 0, 0)}
+    after = {1001: Load(617, 283, 6_172_839_450_617), 1002: Load(617, 284, 6_172_839_450_617)}
+    racks = {1001: "europe-west1-b/ip-10-42-113-207", 1002: None}
+    tables.print_loads(before, after, racks)
+    text = shown(capsys, width)
+    assert "1234 → 617" in text and "567 → 283" in text
+    assert "11.2 TiB → 5.6 TiB" in text and racks[1001] in text
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_an_unclean_election_has_its_losses(
+    terminal: Terminal, capsys: Capture, width: int
+) -> None:
+    terminal(width)
+    lost = {"from_offset": 60, "to_offset": 1_234_567_890, "epochs": [5, 6], "replicas": [1001]}
+    election = {
+        "topic": LONG_TOPIC,
+        "partition": 3,
+        "leader": 1002,
+        "leader_epoch": 7,
+        "log_end_offset": 60,
+        "log_end_epoch": 5,
+        "handled": True,
+        "lost": [lost] * 2,
+        "lost_offsets": 1_234_567_830,
+    }
+    doctor_unclean.print_elections([election])
+    text = shown(capsys, width)
+    assert f"{LONG_TOPIC}-3" in text
+    assert "1234567830" in text and "60-1234567889" in text
 
 
 def test_what_is_left_out_is_said(terminal: Terminal, capsys: Capture) -> None:

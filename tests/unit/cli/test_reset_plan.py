@@ -128,7 +128,7 @@ def test_the_offsets_may_come_from_a_pipe() -> None:
     os.close(writing)
     flags: dict[str, Any] = dict.fromkeys(("to_earliest", "to_latest", "to_current", "execute"))
     flags |= dict.fromkeys(("to_offset", "shift_by", "by_duration", "to_datetime", "topic"))
-    flags |= dict.fromkeys(("dry_run", "all_topics", "all_groups"), False)
+    flags |= dict.fromkeys(("dry_run", "all_topics", "all_groups", "export"), False)
     check(flags := {**flags, "group": ("g",), "from_file": Path(f"/dev/fd/{reading}")})
     os.close(reading)
     assert parse_file(flags["from_file_text"], ["g"]) == {"g": {TopicPartition("t", 0): 5}}

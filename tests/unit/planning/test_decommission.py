@@ -41,7 +41,8 @@ def test_a_refusal_names_some_partitions_and_the_brokers_left() -> None:
     said = why_not_emptied(partitions, 2, [1, 2, 3])
     assert said == (
         "broker 2 cannot be emptied: t-0, t-1, t-2 and 2 more would have fewer replicas, as no "
-        "other broker may take one; brokers that may: 1, 3"
+        "other broker may take one; brokers that may: 1, 3; start another broker, or give these "
+        "partitions fewer replicas first"
     )
     assert why_not_emptied(partitions, 2, [1, 3, 4]) is None
     assert why_not_emptied(partitions, 9, []) is None
