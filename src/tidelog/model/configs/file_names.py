@@ -16,6 +16,9 @@ from tidelog.model.configs.types import InvalidConfig, nearest, shown, unknown
 VOTERS = "controller.quorum.voters"
 BOOTSTRAP = "controller.quorum.bootstrap.servers"
 
+_SUGGESTED = (*BROKER, *kafka_names.IGNORED)
+"""The names of which another one may be a misspelling: a refused one would help no user."""
+
 _SAID_BY = {
     "host.name": "listeners",
     "port": "listeners",
@@ -36,8 +39,8 @@ def refused_names(texts: Mapping[str, str]) -> Iterator[InvalidConfig]:
         if (reason := _voters(text) if name == VOTERS else kafka_names.refusal(name, text)) is None:
             if kafka_names.is_known(name):
                 continue
-            if nearest(name, BROKER) is not None:
-                yield unknown(name, BROKER, "server")
+            if nearest(name, _SUGGESTED) is not None:
+                yield unknown(name, _SUGGESTED, "server")
             else:
                 strangers.setdefault(name.partition(".")[0], []).append(name)
         else:
@@ -46,11 +49,10 @@ def refused_names(texts: Mapping[str, str]) -> Iterator[InvalidConfig]:
         verb = "is" if len(names) == 1 else "are"
         yield InvalidConfig(names[0], f"{', '.join(names)} {verb} refused: {reason}.")
     for names in strangers.values():
-        if len(names) == 1:
-            yield unknown(names[0], BROKER, "server")
-        else:
-            all_names = ", ".join(shown(name) for name in names)
-            yield InvalidConfig(names[0], f"Unknown server configurations {all_names}.")
+        all_names = ", ".join(shown(name) for name in names)
+        one, it, of = ("", "it", "this name") if len(names) == 1 else ("s", "them", "these names")
+        clause = f"neither this version nor Kafka has {of}; leave {it} out"
+        yield InvalidConfig(names[0], f"Unknown server configuration{one} {all_names}: {clause}.")
 
 
 def without_effect(texts: Mapping[str, str]) -> list[str]:

@@ -192,6 +192,12 @@ IGNORED: Mapping[str, str] = {
             """,
         ),
         (
+            "a client has them: Kafka's server ignores them, too",
+            """
+            max.partition.fetch.bytes max.request.size
+            """,
+        ),
+        (
             "there is one format of batches",
             """
             log.message.downconversion.enable log.message.format.version
@@ -346,6 +352,12 @@ _REFUSED = (
         """,
     ),
     (
+        "this version has no quotas of clients, and would let them through unlimited",
+        """
+        quota.consumer.default=9223372036854775807 quota.producer.default=9223372036854775807
+        """,
+    ),
+    (
         "this version has no transactions",
         """
         transaction.two.phase.commit.enable=false
@@ -385,15 +397,34 @@ PLUG_INS: Mapping[str, str] = {
         (
             "metrics are served on metrics_port, as Prometheus's text",
             """
-            confluent.metrics.reporter. confluent.support. confluent.telemetry.
-            cruise.control.metrics. jmx.
+            confluent.metrics. confluent.reporters.telemetry. confluent.support.
+            confluent.telemetry. cruise.control.metrics. jmx. prometheus.metrics.reporter.
             """,
         ),
         (
             "Confluent's server has them, Kafka and this version have not",
             """
-            confluent.balancer. confluent.license confluent.metadata.topic.
+            confluent.balancer. confluent.cluster.link. confluent.http.server. confluent.license
+            confluent.metadata.server. confluent.metadata.topic. confluent.schema.registry.
             confluent.security.event.logger.exporter.kafka.topic.
+            """,
+        ),
+        (
+            "no authorizer.class.name is set",
+            """
+            confluent.authorizer. opa.authorizer. strimzi.authorization.
+            """,
+        ),
+        (
+            "no config.providers are set",
+            """
+            config.providers.
+            """,
+        ),
+        (
+            "no client.quota.callback.class is set",
+            """
+            client.quota.callback.static.
             """,
         ),
         (
@@ -405,7 +436,8 @@ PLUG_INS: Mapping[str, str] = {
     )
     for prefix in prefixes.split()
 }
-"""Prefixes of names that plug-ins read. None of them protects anything or moves data away."""
+"""Prefixes of names that plug-ins read. None of them protects anything or moves data away by
+itself: the name of the plug-in that does is refused."""
 
 
 def _classed(groups: tuple[tuple[str, str], ...]) -> Mapping[str, NotServed]:

@@ -7,7 +7,7 @@ Source of the numbers: the published protocol (DescribeConfigs v1+: config type 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from enum import Enum, IntEnum
@@ -294,7 +294,7 @@ LONGEST_SHOWN = 200
 """The most characters of a name or a value in an error message."""
 
 
-def unknown(name: str, known: Mapping[str, ConfigDefinition], what: str) -> InvalidConfig:
+def unknown(name: str, known: Iterable[str], what: str) -> InvalidConfig:
     """Refuse a name that no table has; the sentence offers the nearest known one."""
     near = nearest(name, known)
     hint = f" (did you mean {near}?)" if near is not None else ""

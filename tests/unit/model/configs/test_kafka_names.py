@@ -25,7 +25,7 @@ def sentences(**texts: str) -> list[str]:
 
 
 def test_each_name_of_kafka_is_in_one_class() -> None:
-    assert len(NAMES) == len(set(NAMES)) == 399
+    assert len(NAMES) == len(set(NAMES)) == 403
     classes = (set(BROKER), set(IGNORED), set(UNUSED), set(REFUSED))
     assert [name for name in NAMES if sum(name in each for each in classes) != 1] == []
     assert (set(IGNORED) | set(UNUSED) | set(REFUSED)) - set(NAMES) == set()
@@ -201,16 +201,131 @@ def test_one_start_names_all_that_is_wrong_with_a_file_one_line_for_each_reason(
             "host.name": "h",
             "s3.region": "a",
             "s3.bucket": "b",
+            "metrics.reporters": "io.confluent.metrics.reporter.ConfluentMetricsReporter",
             "advertised.isteners": "PLAINTEXT://h:9092",
             "confluent.topic.replication.factor": "1",
         }
     ) == [
+        "Unknown server configuration metrics.reporters (did you mean metric.reporters?).",
         "Unknown server configuration advertised.isteners (did you mean advertised.listeners?).",
         f"port, host.name are refused: {REFUSED['port'].reason}.",
-        "Unknown server configurations s3.region, s3.bucket.",
-        "Unknown server configuration confluent.topic.replication.factor.",
+        "Unknown server configurations s3.region, s3.bucket: neither this version nor Kafka has "
+        "these names; leave them out.",
+        "Unknown server configuration confluent.topic.replication.factor: neither this version nor "
+        "Kafka has this name; leave it out.",
         "node.id is 1, but broker.id is 2.",
     ]
+
+
+PUBLIC_FILES: dict[str, tuple[str, list[str]]] = {
+    "Strimzi's operator, with Keycloak": (
+        """
+        node.id=0
+        process.roles=broker
+        controller.listener.names=CONTROLPLANE-9090
+        controller.quorum.bootstrap.servers=controllers:9090
+        config.providers=strimzienv
+        config.providers.strimzienv.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider
+        listener.security.protocol.map=CONTROLPLANE-9090:SSL,REPLICATION-9091:SSL,PLAIN-9092:PLAINTEXT
+        listeners=REPLICATION-9091://:9091,PLAIN-9092://:9092
+        listener.name.replication-9091.ssl.client.auth=required
+        authorizer.class.name=io.strimzi.kafka.oauth.server.authorizer.KeycloakAuthorizer
+        strimzi.authorization.client.id=kafka
+        principal.builder.class=io.strimzi.kafka.oauth.server.OAuthKafkaPrincipalBuilder
+        client.quota.callback.class=io.strimzi.kafka.quotas.StaticQuotaCallback
+        client.quota.callback.static.produce=1000000
+        prometheus.metrics.reporter.listener=http://:9404
+        cruise.control.metrics.topic=strimzi.cruisecontrol.metrics
+        """,
+        [
+            "authorizer.class.name is refused: ",
+            "config.providers is refused: ",
+            "controller.listener.names: ",
+            "listeners: ",
+            "principal.builder.class, client.quota.callback.class are refused: ",
+        ],
+    ),
+    "Bitnami's image": (
+        """
+        node.id=0
+        process.roles=controller,broker
+        controller.quorum.voters=0@kafka:9093
+        listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+        max.partition.fetch.bytes=200000000
+        max.request.size=200000000
+        sasl.mechanism.inter.broker.protocol=
+        """,
+        [],
+    ),
+    "Confluent's server in a compose file": (
+        """
+        broker.id=1
+        process.roles=broker,controller
+        controller.quorum.voters=1@broker:9093
+        listeners=PLAINTEXT://:29092,PLAINTEXT_HOST://:9092,CONTROLLER://:9093
+        listener.security.protocol.map=PLAINTEXT:PLAINTEXT,PLAINTEXT_HOST:PLAINTEXT,CONTROLLER:PLAINTEXT
+        metric.reporters=io.confluent.metrics.reporter.ConfluentMetricsReporter
+        confluent.metrics.enable=true
+        confluent.metrics.reporter.bootstrap.servers=broker:29092
+        confluent.schema.registry.url=http://schema-registry:8081
+        confluent.license.topic.replication.factor=1
+        confluent.cluster.link.enable=false
+        confluent.reporters.telemetry.auto.enable=false
+        jmx.port=9101
+        """,
+        [],
+    ),
+    "cp-demo, with TLS, SASL and RBAC": (
+        """
+        broker.id=1
+        zookeeper.connect=zookeeper:2181
+        zookeeper.set.acl=true
+        listeners=SASL_SSL://kafka1:9091,PLAINTEXT://kafka1:10091,CONTROLLER://kafka1:9093
+        inter.broker.listener.name=SASL_SSL
+        authorizer.class.name=kafka.security.auth.SimpleAclAuthorizer
+        super.users=User:client;User:ANONYMOUS
+        confluent.metadata.server.listeners=http://0.0.0.0:8090
+        confluent.authorizer.access.rule.providers=ACL,RBAC
+        ssl.keystore.filename=kafka.kafka1.keystore.jks
+        log4j.loggers=kafka.authorizer.logger=INFO
+        """,
+        [
+            "authorizer.class.name is refused: ",
+            "listeners: ",
+            "zookeeper.connect is refused: ",
+            "zookeeper.set.acl is refused: ",
+        ],
+    ),
+    "Kubernetes' stateful set": (
+        """
+        broker.id=0
+        listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+        inter.broker.protocol.version=0.10.2-IV0
+        quota.consumer.default=9223372036854775807
+        quota.producer.default=1000
+        log.message.timestamp.difference.max.ms=9223372036854775807
+        offsets.commit.required.acks=-1
+        replica.socket.receive.buffer.bytes=65536
+        reserved.broker.max.id=1000
+        """,
+        [
+            "Invalid value 0.10.2-IV0 for configuration inter.broker.protocol.version: ",
+            "quota.producer.default is refused: ",
+        ],
+    ),
+}
+"""Parts of files of public projects, and how the refusals of each begin."""
+
+
+@pytest.mark.parametrize("project", PUBLIC_FILES)
+def test_no_name_of_a_public_project_is_unknown(project: str) -> None:
+    """What works, what has no effect and what is refused: each with its reason."""
+    text, begins = PUBLIC_FILES[project]
+    file = dict(line.strip().split("=", 1) for line in text.strip().splitlines())
+    refused = from_mapping(file)
+    said = [] if isinstance(refused, ServerConfigs) else sorted(x.sentence for x in refused)
+    assert len(said) == len(begins), said
+    assert all(x.startswith(begin) for x, begin in zip(said, begins, strict=True)), said
 
 
 def test_a_file_of_the_time_of_zookeeper_starts_when_each_advice_is_followed() -> None:
