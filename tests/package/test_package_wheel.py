@@ -67,7 +67,7 @@ def five_minutes(tool: Path, address: str) -> None:
     assert (setup, start.split()[:2]) == ("make setup", [".venv/bin/tidelog", "up"])
     lines = rest.partition("```\n")[2].partition("```")[0].replace("\\\n", " ").splitlines()
     said = [shell(line, tool, address) for line in lines]
-    assert said[0] == "Created topic orders.\n"
+    assert said[0] == "Created topic greetings.\n"
     assert said[2] == "hello\n"
     assert "all lead, all in sync" in said[3]
 

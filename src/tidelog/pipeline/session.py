@@ -44,9 +44,11 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session for one job, stopped at its end.
 
-    `log` receives the output of Spark's JVM, which otherwise goes to standard error. Raises
-    PipelineError.
+    `log` receives the output of Spark's JVM, which otherwise goes to standard error, after a line
+    that Spark starts: the first word of its own comes seconds later. Raises PipelineError.
     """
+    if log is None:
+        print(f"{name}: starting Spark, which takes some seconds", file=sys.stderr, flush=True)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # A machine with two network cards or none: driver and executors of a local master meet here.
     if not is_submitted():
