@@ -98,7 +98,7 @@ def test_a_refusal_of_very_many_elements_is_made_in_steps() -> None:
     ids=lambda key: key.name,
 )
 def test_requests_of_transactions_can_be_refused_whole(api_key: ApiKey) -> None:
-    """No server has handlers of them yet; their schemas have a place for the error of each item."""
+    """Their schemas have a place for the error of each item."""
     error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     for version in codec.api_of(api_key).all_versions():
         request = samples(api_key, version)["full"]
