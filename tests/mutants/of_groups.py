@@ -29,6 +29,27 @@ MUTANTS = (
         GATED,
     ),
     Mutant(
+        "what was asked ahead of a commit counts after the group went back",
+        "src/tidelog/client/groups/topic_gates.py::TopicGates._with_nothing_left",
+        " and first <= max(position.offset, 0)",
+        "",
+        "tests/unit/client/test_topic_gates.py",
+    ),
+    Mutant(
+        "records that a new leader may have are never looked for",
+        "src/tidelog/client/groups/topic_gates.py::TopicGates.follow",
+        "                self._nothing.pop(index, None)\n",
+        "",
+        "tests/unit/client/test_topic_gates.py",
+    ),
+    Mutant(
+        "what is left to read after a commit passes what is not committed",
+        "src/tidelog/client/fetching/left_to_read.py::first_readable",
+        "        request = fetch_request(question, _COMMITTED, _OPTIONS)\n",
+        "        request = fetch_request(question, IsolationLevel.READ_UNCOMMITTED, _OPTIONS)\n",
+        "tests/broker/test_left_to_read.py",
+    ),
+    Mutant(
         "tombstones in front of the end count as lag",
         "src/tidelog/client/groups/lag.py::data_begin",
         "        begin = max(begin, header.next_offset)\n",

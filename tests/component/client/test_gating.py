@@ -13,7 +13,7 @@ from tests.support.network_server import until
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ConnectionLost
 from tidelog.client.fences import DescribedFence, DescribedFences
-from tidelog.client.groups import fence_lookups, gating
+from tidelog.client.groups import commits_ahead, fence_lookups, gating
 from tidelog.client.groups.gating import Commit, Gating
 from tidelog.client.groups.held_keys import HeldKeys
 from tidelog.client.metadata import ClusterMetadata, Partition, Topic
@@ -62,6 +62,16 @@ class Brokers:
         """Partitions whose leaders do not respond."""
         self.are_deposed = False
         """Whether leaders respond that were replaced: what they name does not count."""
+        self.readable = 0
+        """The first offset of a record that is left to read, from any commit on."""
+        self.looked_from: list[int] = []
+
+    async def first_readable(
+        self, _: Cluster, positions: Mapping[TopicPartition, int], **__: Any
+    ) -> dict[TopicPartition, int]:
+        self.looked_from += positions.values()
+        # One step at a time.
+        return {where: min(offset + 2, self.readable) for where, offset in positions.items()}
 
     def known_coordinator(self, _: str) -> int | None:
         return self.coordinator
@@ -153,9 +163,11 @@ def story(
     """Run a member's gates with leaders that answer at once."""
     monkeypatch.setattr(gating, "EXCHANGE_MS", 1)
     monkeypatch.setattr(fence_lookups, "AGAIN_MS", 1)
+    monkeypatch.setattr(commits_ahead, "AGAIN_MS", 1)
 
     def tell(gated: Gated, what: Callable[[], Awaitable[None]]) -> None:
         monkeypatch.setattr(fence_lookups, "describe_fences", gated.brokers.fences)
+        monkeypatch.setattr(commits_ahead, "first_readable", gated.brokers.first_readable)
 
         async def whole() -> None:
             try:
@@ -309,6 +321,25 @@ def test_a_child_is_held_until_its_parent_has_reached_the_fence(story: Any) -> N
 
     story(gated, of)
     assert gated.member.wanted[0] == [PARENT] and gated.reports() == []
+
+
+def test_a_commit_before_what_no_member_reads_opens_the_gate(story: Any) -> None:
+    gated = Gated()
+    gated.member.known = {PARENT: GroupPosition(4, True)}
+
+    async def of() -> None:
+        gated.start(CHILD)
+        gated.gating.delivered({CHILD: 0})
+        gated.brokers.readable = 4
+        await until(lambda: len(gated.brokers.looked_from) > 2)
+        assert gated.fetcher.gates == {CHILD: 0}
+        assert set(gated.brokers.looked_from) == {4}
+        gated.brokers.readable = FENCE + 5
+        await until(lambda: gated.fetcher.gates == {})
+        # Each question goes on where the answer before has ended.
+        assert sorted(set(gated.brokers.looked_from)) == [4, 6, 8]
+
+    story(gated, of)
 
 
 def test_a_newer_leader_of_the_parent_shuts_the_gate_until_it_has_named_its_fences(

@@ -256,3 +256,51 @@ def test_the_gate_of_a_later_incarnation_is_where_it_began() -> None:
     gates = TopicGates(topic(1, 2, partition(0), again), [1])
     gates.resolve({0: fences((1, 10)), 1: fences((1, 7))})
     assert gates.ends({1: 7}) == {1: 7}
+
+
+def test_a_commit_counts_as_far_as_nothing_is_left_to_read_after_it() -> None:
+    """A stock member never commits past what was aborted, and past control records."""
+    gates = TopicGates(GROWN, [1])
+    gates.resolve(OF_GROWN)
+    gates.learn({0: GroupPosition(4, True)})
+    assert gates.short_commits([1]) == {0: 4}
+    gates.take_nothing(0, 4, 8)
+    assert gates.ends({1: 0}) == {1: 0}
+    assert gates.short_commits([1]) == {0: 8}, "the next question goes on there"
+    gates.take_nothing(0, 8, 9)
+    assert gates.ends({1: 0}) == {} and not gates.short_commits([1])
+    # The group went back: there are records to read before what was asked for.
+    gates.learn({0: GroupPosition(3, True)})
+    assert gates.ends({1: 0}) == {1: 0}
+    assert gates.short_commits([1]) == {0: 3}
+
+
+def test_a_group_without_a_commit_is_done_where_nothing_is_to_be_read() -> None:
+    gates = TopicGates(GROWN, [1])
+    gates.resolve(OF_GROWN)
+    gates.learn({0: GroupPosition(-1, True)})
+    assert gates.short_commits([1]) == {0: 0}
+    gates.take_nothing(0, 0, 9)
+    assert gates.ends({1: 0}) == {}
+
+
+def test_the_position_of_an_aware_member_counts_as_it_is() -> None:
+    gates = TopicGates(GROWN, [1])
+    gates.resolve(OF_GROWN)
+    gates.learn({0: GroupPosition(4)})
+    assert not gates.short_commits([1])
+    gates.take_nothing(0, 4, 99)
+    assert gates.ends({1: 0}) == {1: 0}
+
+
+def test_a_newer_leader_may_have_records_where_nothing_was_left() -> None:
+    gates = TopicGates(GROWN, [1])
+    gates.resolve(OF_GROWN)
+    gates.learn({0: GroupPosition(4, True)})
+    gates.take_nothing(0, 4, 9)
+    assert gates.ends({1: 0}) == {}
+    moved = {**GROWN.partitions, 0: replace(GROWN.partitions[0], leader_epoch=4)}
+    gates.follow(replace(GROWN, partitions=moved))
+    gates.resolve({0: fences((1, 10), leader_epoch=4)})
+    assert gates.ends({1: 0}) == {1: 0}
+    assert gates.short_commits([1]) == {0: 4}

@@ -71,7 +71,7 @@ async def ask_leader(
 
     async def sent() -> messages.FetchResponse:
         connection = await cluster.connection(node_id, PURPOSE)
-        request = _request(session.ask(wanted), isolation, options)
+        request = fetch_request(session.ask(wanted), isolation, options)
         timeout_ms = cluster.settings.request_timeout_ms + options.max_wait_ms
         answer: messages.FetchResponse = await connection.send(request, None, timeout_ms)
         return answer
@@ -104,7 +104,7 @@ async def end_session(
 ) -> None:
     """End a session at a broker; without a connection the broker will evict it."""
     question = SessionRequest(session_id, FINAL_EPOCH, {}, [])
-    request = _request(question, IsolationLevel.READ_UNCOMMITTED, options)
+    request = fetch_request(question, IsolationLevel.READ_UNCOMMITTED, options)
     request.max_wait_ms = 0
     try:
         await cluster.send(node_id, request, timeout_ms=END_TIMEOUT_MS, purpose=PURPOSE)
@@ -145,9 +145,10 @@ def fetched_of(
     )
 
 
-def _request(
+def fetch_request(
     question: SessionRequest, isolation: IsolationLevel, options: FetchOptions
 ) -> messages.FetchRequest:
+    """Return the request that asks for what a session's broker does not have yet, or for all."""
     fetch = messages.FetchRequest
     return fetch(
         replica_id=-1,

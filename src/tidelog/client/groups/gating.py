@@ -1,7 +1,8 @@
 """Gates of a member: reports of its positions, questions for those of others.
 
 Owns these requests, one task per generation, and what the fetcher may return. Not the state of a
-topic's gates: see ``topic_gates``; not the look-ups of fences: see ``fence_lookups``. A topic
+topic's gates: see ``topic_gates``; not the look-ups of fences: see ``fence_lookups``; not those of
+what is left to read after a commit: see ``commits_ahead``. A topic
 without children and retired partitions costs nothing.
 
 The order of one position: the application is done with it; with auto-commit it is committed; then
@@ -14,12 +15,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from math import inf
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.fences import DescribedFences
 from tidelog.client.fetching.fetcher import Fetcher
+from tidelog.client.groups.commits_ahead import CommitsAhead
 from tidelog.client.groups.fence_lookups import FenceLookups
 from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.held_keys import HeldKeys
@@ -38,6 +41,15 @@ REPORT_AGAIN_MS = 3_000
 """How often positions that did not change are reported again."""
 
 Commit = Callable[[dict[TopicPartition, int]], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Reported:
+    """What was reported in a generation, to which coordinator, and since when (the loop's time)."""
+
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    coordinator: int | None = None
+    at_s: float = 0.0
 
 
 class Gating:
@@ -65,13 +77,12 @@ class Gating:
         self._own: dict[TopicPartition, int] = {}
         self._held: dict[TopicPartition, int] = {}
         """Partitions of this member with a shut gate, and its offset."""
-        self._reported: dict[TopicPartition, int] = {}
-        self._reported_at = 0.0
-        self._reported_to: int | None = None
+        self._reported = _Reported()
         self._task: asyncio.Task[None] | None = None
         self._problem: ClientError | None = None
         self._changed = asyncio.Event()
         self._lookups = FenceLookups(cluster, self._resolve, self.apply, self._ended)
+        self._ahead = CommitsAhead(cluster, self._nothing_left, self._ended)
 
     def start(self, topics: Mapping[str, Topic], partitions: Iterable[TopicPartition]) -> None:
         """Begin with the ordered topics of a generation, and the partitions of this member."""
@@ -83,7 +94,7 @@ class Gating:
             for name, topic in topics.items()
             if name in own
         }
-        self._own, self._reported, self._reported_to = {}, {}, None
+        self._own, self._reported = {}, _Reported(at_s=self._reported.at_s)
         self._positions, self._problem = {}, None
         self.apply()
         if any(not gates.is_resolved for gates in self._topics.values()):
@@ -96,6 +107,7 @@ class Gating:
         if task is not None:
             await call_off([task])
         await self._lookups.stop()
+        await self._ahead.stop()
         # Not before: a look-up that ends meanwhile applies the gates, and without topics that would
         # open all of them under a cooperative member, which reads on while it joins.
         self._topics = {}
@@ -205,18 +217,25 @@ class Gating:
             gates.resolve(fences)
             self.apply()
 
+    def _nothing_left(self, partition: TopicPartition, first: int, end: int) -> None:
+        """Take up that no committed record is left to read in a part of a partition."""
+        if (gates := self._topics.get(partition.topic)) is not None:
+            gates.take_nothing(partition.partition, first, end)
+            self.apply()
+
     async def _exchange(self) -> None:
         """Report positions that others may wait for, and ask for those that this one waits for."""
         now = asyncio.get_running_loop().time()
-        is_late = now - self._reported_at >= REPORT_AGAIN_MS / 1000
-        if is_late or self._cluster.known_coordinator(self._member.group) != self._reported_to:
-            self._reported, self._reported_at = {}, now
+        reported = self._reported
+        is_late = now - reported.at_s >= REPORT_AGAIN_MS / 1000
+        if is_late or self._cluster.known_coordinator(self._member.group) != reported.coordinator:
+            reported.offsets, reported.at_s = {}, now
         report: dict[TopicPartition, int] = {}
         wanted: list[TopicPartition] = []
         for name, gates in self._topics.items():
             for index, upto in gates.reported().items():
                 tp = TopicPartition(name, index)
-                offset, before = self._own.get(tp), self._reported.get(tp)
+                offset, before = self._own.get(tp), reported.offsets.get(tp)
                 if offset is not None and must_report(offset, before, upto):
                     report[tp] = offset
             shut = [tp.partition for tp in self._held if tp.topic == name]
@@ -226,9 +245,12 @@ class Gating:
         if report and self._commit is not None:
             await self._commit(report)
         positions = await self._member.exchange_positions(report, wanted)
-        self._reported.update(report)
-        self._reported_to = self._cluster.known_coordinator(self._member.group)
+        reported.offsets.update(report)
+        reported.coordinator = self._cluster.known_coordinator(self._member.group)
         for name, gates in self._topics.items():
             gates.learn(
                 {tp.partition: position for tp, position in positions.items() if tp.topic == name}
             )
+            shut = [tp.partition for tp in self._held if tp.topic == name]
+            short = gates.short_commits(shut)
+            self._ahead.want({TopicPartition(name, index): x for index, x in short.items()})

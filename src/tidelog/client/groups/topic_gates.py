@@ -39,6 +39,8 @@ class TopicGates:
         self._epochs: dict[int, int] = {}
         self._fences: dict[int, tuple[Fence, ...]] = {}
         self._positions: dict[int, GroupPosition] = {}
+        self._nothing: dict[int, tuple[int, int]] = {}
+        """By partition: between these offsets no committed record is left to read."""
         self._delivered: Mapping[int, int] = {}
         self._gates: Gates = self._gates_with({})
         self.unknown: frozenset[int] = frozenset(topic.partitions if self._gates else ())
@@ -98,6 +100,8 @@ class TopicGates:
         for index, partition in newest.partitions.items():
             if partition.leader_epoch > self._epochs.get(index, partition.leader_epoch):
                 del self._epochs[index], self._fences[index]
+                # An unclean leader may have other records there.
+                self._nothing.pop(index, None)
                 is_changed = True
         if is_changed:
             self._judge()
@@ -106,13 +110,47 @@ class TopicGates:
         """Take up what the coordinator said of the partitions of others; the last one counts."""
         self._positions.update(positions)
 
+    def take_nothing(self, partition: int, first: int, end: int) -> None:
+        """Take up that no committed record is left to read from ``first`` up to ``end``."""
+        before = self._nothing.get(partition)
+        if before is not None and before[0] <= first <= before[1]:
+            first, end = before[0], max(end, before[1])
+        self._nothing[partition] = first, end
+
+    def short_commits(self, shut: Iterable[int]) -> dict[int, int]:
+        """Return the commits that the gates of ``shut`` wait for, and from where on a record may be
+        left to read: a member commits past nothing but records that it was given."""
+        positions, wanted = self._with_nothing_left(), self.wanted(shut)
+        return {
+            need.partition: max(position.offset, 0)
+            for gates in self._gates.values()
+            for gate in gates
+            for need in gate.needs
+            for position in [positions.get(need.partition)]
+            if need.partition in wanted
+            and need.upto is not None
+            and position is not None
+            and position.is_commit
+            and not position.has_reached(need.upto)
+        }
+
+    def _with_nothing_left(self) -> dict[int, GroupPosition]:
+        """Return the positions that the coordinator has said; a commit counts as far as nothing is
+        left to read after it."""
+        positions = dict(self._positions)
+        for index, (first, end) in self._nothing.items():
+            position = positions.get(index)
+            if position is not None and position.is_commit and first <= max(position.offset, 0):
+                positions[index] = GroupPosition(max(position.offset, end), True)
+        return positions
+
     def ends(self, own: Mapping[int, int]) -> dict[int, int]:
         """Return up to where partitions of this member may be delivered; the others are open.
 
         ``own``: how far this member has delivered its partitions, callbacks included. A partition
         that these metadata lack is not delivered.
         """
-        positions = dict(self._positions)
+        positions = self._with_nothing_left()
         self._delivered = own
         if self._is_alone:
             others = self.topic.partitions.keys() - self._own
@@ -161,7 +199,7 @@ class TopicGates:
     def waits_for(self, partition: int) -> list[tuple[int, int, int]]:
         """Return what a shut partition waits for: partition, its position (-1: unknown), offset."""
         own = {index: GroupPosition(offset) for index, offset in self._delivered.items()}
-        positions = {**self._positions, **own}
+        positions = {**self._with_nothing_left(), **own}
         return [
             (need.partition, place.offset if place else -1, need.upto.offset if need.upto else -1)
             for gate in self._gates.get(partition, ())

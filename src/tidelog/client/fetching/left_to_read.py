@@ -1,0 +1,94 @@
+"""Whether any committed record is left to read in partitions from an offset on.
+
+Owns the question and what its answer proves. No application gets the records. Not when it is
+asked: see ``client.groups.commits_ahead``.
+
+A member that knows no resizes commits the offset after the last record that it was given. After
+that one there may be control records, records of aborted transactions, and offsets that compaction
+has left empty, and it never commits past them. So its commit alone does not say that it has read
+all records before a fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError, Refused, error_code
+from tidelog.client.fetching.fetch_requests import FetchOptions, fetch_request, fetched_of
+from tidelog.client.fetching.fetch_sessions import FINAL_EPOCH, PartitionFetch, SessionRequest
+from tidelog.client.leaders import ask_leaders
+from tidelog.client.offsets import EARLIEST, IsolationLevel, list_offsets
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+from tidelog.records.record import CorruptRecords
+
+PARTITION_BYTES = 256 * 1024
+"""Of one answer for a partition, but at least one batch; the next question goes on after it."""
+
+REQUEST_BYTES = 4 * 1024 * 1024
+
+_COMMITTED = IsolationLevel.READ_COMMITTED
+_OPTIONS = FetchOptions(max_wait_ms=0, max_bytes=REQUEST_BYTES, partition_bytes=PARTITION_BYTES)
+
+
+async def first_readable(
+    cluster: Cluster,
+    positions: Mapping[TopicPartition, int],
+    *,
+    timeout_ms: int,
+    failed: dict[TopicPartition, ClientError],
+) -> dict[TopicPartition, int]:
+    """Return, for each partition, an offset below which no committed record is left to read from
+    its position on: that of the first one, or as far as one answer reaches.
+
+    What is not committed yet, or in a transaction that is open, ends that. Below the log's
+    start nothing is left. ``failed`` collects errors of partitions.
+    """
+
+    async def ask(
+        node_id: int, group: list[TopicPartition]
+    ) -> dict[TopicPartition, int | ErrorCode]:
+        wanted = {tp: PartitionFetch(positions[tp], PARTITION_BYTES, -1) for tp in group}
+        question = SessionRequest(0, FINAL_EPOCH, wanted, [])
+        request = fetch_request(question, _COMMITTED, _OPTIONS)
+        answer: messages.FetchResponse = await cluster.send(node_id, request)
+        if answer.error_code:
+            return dict.fromkeys(group, error_code(answer.error_code))
+        return {
+            tp: _reached(tp, positions[tp], data)
+            for topic in answer.responses
+            for data in topic.partitions
+            for tp in [TopicPartition(topic.topic, data.partition_index)]
+        }
+
+    refused: dict[TopicPartition, ClientError] = {}
+    reached = await ask_leaders(cluster, positions, ask, timeout_ms=timeout_ms, failed=refused)
+    out = [tp for tp, error in refused.items() if _is_out_of_range(error)]
+    failed.update({tp: error for tp, error in refused.items() if tp not in out})
+    if out:
+        starts = await list_offsets(
+            cluster, dict.fromkeys(out, EARLIEST), timeout_ms=timeout_ms, failed=failed
+        )
+        reached.update({tp: max(start.offset, positions[tp]) for tp, start in starts.items()})
+    return reached
+
+
+def _reached(
+    tp: TopicPartition, position: int, data: messages.FetchResponse.PartitionData
+) -> int | ErrorCode:
+    if data.error_code:
+        return error_code(data.error_code)
+    fetched = fetched_of(tp, position, data, _COMMITTED)
+    if fetched is None:
+        return position
+    try:
+        first = next(fetched.rows(), None)
+    except CorruptRecords:
+        return ErrorCode.CORRUPT_MESSAGE
+    return fetched.next_offset if first is None else first.offset
+
+
+def _is_out_of_range(error: ClientError) -> bool:
+    return isinstance(error, Refused) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
