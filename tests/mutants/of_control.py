@@ -16,6 +16,27 @@ RESIZES = (
 
 MUTANTS = (
     Mutant(
+        "a resize has several brokers suspected that may all be silent for one cause",
+        "src/tidelog/controller/decisions/sessions.py::Sessions.silent_to_requests",
+        "        if len(unproved) != 1 and not ",
+        "        if len(unproved) < 1 and not ",
+        "tests/unit/controller/test_sessions.py",
+    ),
+    Mutant(
+        "a resize has a broker suspected although no other one has responded",
+        "src/tidelog/controller/decisions/sessions.py::Sessions.silent_to_requests",
+        " or not unproved or not alive - unproved:\n",
+        " or not unproved:\n",
+        "tests/unit/controller/test_sessions.py",
+    ),
+    Mutant(
+        "a resize has a broker suspected whose heartbeats come",
+        "src/tidelog/controller/decisions/sessions.py::Sessions.silent_to_requests",
+        "        least_ms = patience.silence_ms * HURRIED\n",
+        "        least_ms = 0\n",
+        "tests/unit/controller/test_sessions.py",
+    ),
+    Mutant(
         "T11: a follower throws its log away when the leader refuses an offset within its own",
         "src/tidelog/broker/following/follower_log.py::_start_over",
         "    if leader_start < 0 or (log.end_offset >= leader_start and not is_empty):\n",

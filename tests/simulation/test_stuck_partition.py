@@ -15,82 +15,19 @@ import pytest
 
 from tests.simulation.cluster.nodes import PORT
 from tests.simulation.cluster.scripted_run import ScriptedRun
-from tests.simulation.kernel.world import VirtualClock
+from tests.simulation.cluster.writing import COUNT, Writing, now_s
 from tests.simulation.planted.resize_stories import CREATE
-from tests.support.turns import key_of
-from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.connecting.connection import connect
-from tidelog.client.producing.record_metadata import RecordMetadata
-from tidelog.client.producing.sender import RecordSender
-from tidelog.runtime.backoff import Backoff
+from tidelog.controller.decisions.resize_beginnings import is_unbegun
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
-COUNT = 4
-KEYS = [key_of(place, 2 * COUNT) for place in range(2 * COUNT)]
-"""A key of each partition before and after the growth: key n has partition n % 4 before."""
-
-PACE_S = 0.05
 AFTER_S = 15.0
 OTHERS_S = 1.0
 """The longest wait of a key that was never at home in a stuck partition."""
 
 FROZEN_S = 4.0
 """With three replicas each acknowledgement waits until the frozen one has left the ISR."""
-
-
-class Writing:
-    """A producer that writes each key at a pace, and how long each record waited."""
-
-    def __init__(self, run: ScriptedRun) -> None:
-        self.run = run
-        self.waits: dict[int, list[float]] = {place: [] for place in range(2 * COUNT)}
-        self.since: dict[int, dict[int, float]] = {place: {} for place in range(2 * COUNT)}
-        self.order: dict[int, list[int]] = {place: [] for place in range(2 * COUNT)}
-        self.ends = False
-
-    async def write(self) -> None:
-        backoff = Backoff(random=self.run.world.random("writing"))
-        addresses = [f"{node.host}:{PORT}" for node in self.run.cluster.brokers]
-        clock = VirtualClock(self.run.world.loop)
-        async with (
-            Cluster(addresses, ClusterSettings(backoff=backoff)) as cluster,
-            RecordSender(cluster, clock=clock) as sender,
-        ):
-            number = 0
-            while not self.ends:
-                for place, key in enumerate(KEYS):
-                    self.since[place][number] = now_s()
-                    sent = await sender.send("s", b"%d" % number, key)
-                    sent.add_done_callback(partial(self.done, place, number))
-                    number += 1
-                await asyncio.sleep(PACE_S)
-
-    def done(self, place: int, number: int, sent: asyncio.Future[RecordMetadata]) -> None:
-        assert sent.exception() is None, sent.exception()
-        self.waits[place].append(now_s() - self.since[place].pop(number))
-        self.order[place].append(number)
-
-    async def end(self, work: asyncio.Task[None]) -> None:
-        """Write no longer, and wait until all is written and in sync."""
-        self.ends = True
-        await work
-        for numbers in self.order.values():
-            assert numbers == sorted(numbers), "a key overtook itself"
-        await self.run.until(self.run.faults.all_in_sync, "in sync")
-
-    def longest(self, is_stuck: Callable[[int], bool]) -> tuple[float, float]:
-        """Return the longest wait of stuck keys and of the others, with those that still wait."""
-        found = {True: 0.0, False: 0.0}
-        for place, waits in self.waits.items():
-            now = [now_s() - begun for begun in self.since[place].values()]
-            stuck = is_stuck(place)
-            found[stuck] = max(found[stuck], *waits, *now)
-        return found[True], found[False]
-
-
-def now_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def grow(run: ScriptedRun) -> None:
@@ -194,6 +131,49 @@ async def resized_elsewhere(
     return found
 
 
+async def frozen_in_the_midst(
+    run: ScriptedRun, count: int, replicas: int, delay_s: float
+) -> tuple[float, float]:
+    """Write, resize, and stop a broker when the first partitions are closed; return the longest
+    waits of keys on whose line is a replica there, and of the others."""
+    await run.admin.create("s", COUNT, replicas, {"min.insync.replicas": "1"})
+    if count < 2 * COUNT:
+        assert not await resize(run, 2 * COUNT)
+    writing = Writing(run)
+    work = asyncio.create_task(writing.write())
+    await asyncio.sleep(3)
+    stopped = run.cluster.brokers[-1]
+    resizing = asyncio.create_task(resize(run, count))
+    await run.world.until(lambda: has_closed(run), 10)
+    await asyncio.sleep(delay_s)
+    run.faults.unquiet_until = now_s() + 60
+    assert stopped.process is not None
+    stopped.process.pause()
+    await asyncio.sleep(AFTER_S)
+    why = await resizing
+    topic = await run.outside.topic_of(run.cluster.brokers[0], "s")
+    held = {
+        x.partition_index % COUNT for x in topic.partitions if stopped.node_id in x.replica_nodes
+    }
+    print(
+        f"with {replicas} replicas: {why or 'done'}; on the line of the broker: {held} of {COUNT}"
+    )
+    assert len(held) < COUNT, "another seed has others"
+    found = writing.longest(lambda key: key % COUNT in held)
+    stopped.process.resume()
+    await writing.end(work)
+    return found
+
+
+def has_closed(run: ScriptedRun) -> bool:
+    """Whether the resize has closed its first partitions."""
+    active = run.cluster.active
+    assert active is not None and active.controller is not None
+    history = active.controller.cluster.topic_histories.get("s")
+    plan = None if history is None else history.resize
+    return plan is not None and not is_unbegun(plan)
+
+
 def played(
     seed: int, of: Callable[[ScriptedRun], Awaitable[tuple[float, float]]], brokers: int = 3
 ) -> tuple[float, float]:
@@ -245,4 +225,17 @@ def test_a_broker_is_frozen_right_before_a_resize(
     of_held, of_others = played(seed, resized, brokers=brokers)
     print(f"keys with a replica on the frozen broker: {of_held:.1f} s, others: {of_others:.2f} s")
     assert of_held > OTHERS_S
+    assert of_others < OTHERS_S
+
+
+@pytest.mark.parametrize(("brokers", "replicas"), [(4, 1), (6, 2), (6, 3)])
+@pytest.mark.parametrize("count", [2 * COUNT, COUNT])
+@pytest.mark.parametrize(("seed", "delay_s"), [(3, 0.0), (2, 0.01)])
+def test_a_broker_is_frozen_in_the_midst_of_a_resize(
+    seed: int, delay_s: float, count: int, brokers: int, replicas: int
+) -> None:
+    """All keys waited for two seconds: their partitions are closed until the resize goes on."""
+    midst = partial(frozen_in_the_midst, count=count, replicas=replicas, delay_s=delay_s)
+    of_held, of_others = played(seed, midst, brokers=brokers)
+    print(f"keys on the line of the frozen broker: {of_held:.1f} s, others: {of_others:.2f} s")
     assert of_others < OTHERS_S

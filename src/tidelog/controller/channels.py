@@ -137,6 +137,19 @@ class Channels:
         """Return the live brokers that have not responded to all that came up to ``revision``."""
         return {broker for broker in self.cluster.fit if self.reached(broker) < revision}
 
+    def probe(self) -> None:
+        """Have every broker sent a request that changes nothing."""
+        for outbox in self._outboxes.values():
+            outbox.notice(Changes(brokers=True))
+
+    def unproved(self, since_s: float) -> set[int]:
+        """Return the live brokers that have responded to no request sent since then."""
+        return {
+            broker
+            for broker in self.cluster.fit
+            if (outbox := self._outboxes.get(broker)) is None or outbox.proved_s < since_s
+        }
+
     # -- what one channel needs (``outbox.ChannelOwner``)
 
     @property

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
@@ -104,6 +105,8 @@ class Outbox:
         self._last_reason = ""
         self.broker = broker
         self.reached = -1
+        self.proved_s = -math.inf
+        """When the last request was sent that the broker has responded to, by the loop's clock."""
         self._owner = owner
         self._backoff = Backoff(RETRY_MS, RETRY_MAX_MS, entropy)
         self._timeout_ms = timeout_ms
@@ -436,7 +439,9 @@ class Outbox:
         self.notice(Changes(all_stops=True))
 
     async def _send(self, connection: ClientConnection, request: Any, version: int) -> Any:
+        sent_s = asyncio.get_running_loop().time()
         response = await connection.send(request, version, self._timeout_ms)
+        self.proved_s = sent_s
         if response.error_code != ErrorCode.NONE:
             name = ErrorCode(response.error_code).name
             key = request.api_key if isinstance(request, EncodedRequest) else None

@@ -18,6 +18,7 @@ from uuid import UUID
 from tidelog.controller.channels import Channels
 from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.decisions import resizing, soft_state
+from tidelog.controller.decisions.closed_plans import holders_up, is_closed
 from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.resize_beginnings import is_unbegun
 from tidelog.controller.decisions.resize_sentences import why_undone
@@ -38,8 +39,24 @@ CHECK_S = STUCK_CHECK_MS / 1000
 """The longest time between two checks of the plans that wait: what a broker's session changes in
 memory alone may be what one waits for, and all producers of the topic wait with the plan."""
 
+PROBE_AFTER_MS = 200
+"""How long a plan that has closed partitions waits before brokers are asked for a sign of life."""
+
+PROVED_WITHIN_S = 0.4
+"""How long they have for it; a loaded machine takes a tenth of that."""
+
+CLOSED_CHECK_S = 0.05
+"""The pause between two checks meanwhile: all producers of the topic wait."""
+
 MOST_REASONS = 1_000
 """The most topics whose last undo is remembered for requests that wait for it."""
+
+
+class SilenceJudge(Protocol):
+    """The sessions of brokers, as resizes see them."""
+
+    async def hurry(self, unproved: Callable[[], set[int]]) -> bool:
+        """Suspect brokers that are silent, if that is safe; return whether any is."""
 
 
 class ResizeOwner(Performer, Protocol):
@@ -48,6 +65,10 @@ class ResizeOwner(Performer, Protocol):
     configs: ServerConfigs
     seams: Seams
     channels: Channels
+
+    @property
+    def session_watch(self) -> SilenceJudge:
+        """The sessions of brokers."""
 
     async def until(self, holds: Callable[[], bool], limit_ms: float) -> bool:
         """Wait until a condition of the state holds; False if it took too long."""
@@ -69,6 +90,9 @@ class Resizes:
         """The resize epoch of an unbegun plan and a revision that has it, by topic."""
         self._undone: dict[str, tuple[int, RequestRefusal]] = {}
         """The resize epoch of the last undone resize of a topic, and why."""
+        self._probed_s: float | None = None
+        """When brokers were asked for a sign of life, because a plan waits that has closed
+        partitions; None: no such plan waits."""
 
     def begin(self) -> None:
         """Begin with the plans of a state that was just loaded: their time begins too."""
@@ -77,6 +101,7 @@ class Resizes:
         self._published.clear()
         self._written.clear()
         self._undone.clear()
+        self._probed_s = None
         self.check_soon()
 
     def check_soon(self) -> None:
@@ -105,8 +130,11 @@ class Resizes:
                 while self._controller.active and await self._round():
                     pass
                 self._forget()
+                await self._hurry()
             except NotActive:
                 logger.debug("another controller carries out the resizes now")
+            except Exception:
+                logger.exception("the brokers that hold resizes up could not be judged")
 
     async def finished(
         self, name: str, resize_epoch: int, limit_ms: float
@@ -166,10 +194,42 @@ class Resizes:
         pauses = [since + limit_ms - now_ms for _, since in self._waiting.values()]
         pause_s: float | None = None
         if pauses:
-            pause_s = min(CHECK_S, *(pause / 1000 for pause in pauses if pause > 0), CHECK_S)
+            check_s = CHECK_S if self._probed_s is None else CLOSED_CHECK_S
+            pause_s = min(check_s, *(pause / 1000 for pause in pauses if pause > 0), check_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._awake.wait()
+
+    async def _hurry(self) -> None:
+        """Suspect a broker that is silent, without the usual wait, if a plan that has closed
+        partitions waits for it (docs/decisions/0136)."""
+        controller, now_ms = self._controller, self._now_ms()
+        closed = [
+            (name, plan)
+            for name, (plan, since_ms) in self._waiting.items()
+            if now_ms - since_ms >= PROBE_AFTER_MS and is_closed(controller.cluster, name, plan)
+        ]
+        if not closed:
+            self._probed_s = None
+            return
+        now_s = asyncio.get_running_loop().time()
+        if self._probed_s is None:
+            self._probed_s = now_s
+            controller.channels.probe()
+        if now_s - self._probed_s < PROVED_WITHIN_S:
+            return
+        unproved = partial(controller.channels.unproved, self._probed_s)
+        silent = unproved()
+        if not silent:
+            # One may fall silent later.
+            self._probed_s = None
+            return
+        if all(silent.isdisjoint(holders_up(controller.cluster, *each)) for each in closed):
+            return
+        if await controller.session_watch.hurry(unproved):
+            # What cannot be done without it is undone at once.
+            self._stuck_checked_ms.clear()
+            self.check_soon()
 
     async def _round(self) -> bool:
         """Make one commit for each plan that can go on; return whether there was one."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from tidelog.controller.channels import Channels
@@ -37,6 +38,9 @@ MIN_PAUSE_MS = 10
 
 LISTEN_S = 0.1
 """How long a controller reads unread requests before it acts on a silence."""
+
+HURRIED_LISTEN_S = 0.02
+"""The same where other brokers have just responded."""
 
 LISTEN_TURNS = 4
 """Turns of the loop after that: one reads and the next serves, whatever time each takes."""
@@ -219,13 +223,37 @@ class SessionWatch:
             if self.sessions.to_expire(self._now_ms()):
                 await self._expire()
 
+    async def hurry(self, unproved: Callable[[], set[int]]) -> bool:
+        """Suspect the brokers that are silent to heartbeats and to a request, if that is safe;
+        return whether any is. ``unproved``: all live brokers that have not responded to it.
+
+        Raises NotActive.
+        """
+        now = self._now_ms()
+        if self._waits_for_store(now) or not self._silent_to_requests(now, unproved()):
+            return False
+        # Others have responded just now: what is unread is from the last turns of the loop.
+        await self._listen(HURRIED_LISTEN_S)
+        silent = self._silent_to_requests(self._now_ms(), unproved())
+        self.sessions.suspect(silent)
+        if silent:
+            await self._replace(silent, "it does not respond, and a closed resize waits for it")
+        return bool(silent)
+
     def _silent(self, now_ms: int) -> set[int]:
         """Return the brokers to suspect for their silence."""
         places = self._places()
+        return self.sessions.silent(now_ms, places, self._own_place(places))
+
+    def _silent_to_requests(self, now_ms: int, unproved: set[int]) -> set[int]:
+        places = self._places()
+        own = self._own_place(places)
+        return self.sessions.silent_to_requests(now_ms, unproved, places, own)
+
+    def _own_place(self, places: Mapping[int, BrokerPlace]) -> BrokerPlace | None:
         configs = self._controller.configs
         # A controller in a process of its own does not know which brokers are beside it.
-        own = places.get(configs.node_id) if configs.is_broker else None
-        return self.sessions.silent(now_ms, places, own)
+        return places.get(configs.node_id) if configs.is_broker else None
 
     def _places(self) -> dict[int, BrokerPlace]:
         """Return the machine of each registered broker that has a rack."""
@@ -263,10 +291,10 @@ class SessionWatch:
         await controller.perform(registration.replace_unfit)
         controller.changed(ControllerEvent.SUSPECTED)
 
-    async def _listen(self) -> None:
+    async def _listen(self, seconds: float = LISTEN_S) -> None:
         """Serve requests that came meanwhile: a controller that was stopped or busy for as long as
         a session lasts has unread heartbeats of that time."""
-        await asyncio.sleep(LISTEN_S)
+        await asyncio.sleep(seconds)
         for _ in range(LISTEN_TURNS):
             await asyncio.sleep(0)
 

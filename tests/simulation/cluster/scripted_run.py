@@ -39,9 +39,10 @@ class ScriptedRun(ClusterRun):
         *,
         moves: bool = False,
         brokers: int = 3,
+        controllers: int = 1,
     ) -> None:
         course = Course(
-            controllers=1,
+            controllers=controllers,
             durability=durability,
             unclean=False,
             mixed=False,

@@ -222,6 +222,56 @@ def test_a_doubt_holds_back_as_long_as_it_lasts(ends: str) -> None:
     assert sessions.silent(6000, {}) == ({1} if ends != "heartbeat" else set())
 
 
+HURRIED_MS = 750
+"""Three eighths of ``silence_ms``."""
+
+
+def test_a_broker_without_the_response_that_others_gave_is_suspected_sooner() -> None:
+    """A closed resize waits for it (decision 0136)."""
+    sessions = received(b1=0, b2=0, b3=700)
+    assert sessions.silent_to_requests(HURRIED_MS - 1, {1}, {}) == set()
+    assert sessions.silent_to_requests(HURRIED_MS, {1}, {}) == {1}
+    assert sessions.silent_to_requests(HURRIED_MS, set(), {}) == set()
+    # Its heartbeats come: it is busy.
+    assert sessions.silent_to_requests(HURRIED_MS, {3}, {}) == set()
+
+
+@pytest.mark.parametrize("unproved", [{1, 2}, {1, 2, 3}])
+def test_several_without_a_response_or_all_of_them_may_be_the_controllers_fault(
+    unproved: set[int],
+) -> None:
+    sessions = received(b1=0, b2=0, b3=0)
+    assert sessions.silent_to_requests(1_900, unproved, {}) == set()
+    alone = received(b1=0)
+    assert alone.silent_to_requests(1_900, {1}, {}) == set(), "no response shows that it is not"
+
+
+def test_the_brokers_of_one_machine_without_a_response_are_suspected_together() -> None:
+    sessions = received(b1=0, b2=0, b3=700)
+    here, there = BrokerPlace("a", "m1"), BrokerPlace("b", "m2")
+    assert sessions.silent_to_requests(800, {1, 2}, {1: here, 2: here, 3: there}) == {1, 2}
+    assert sessions.silent_to_requests(800, {1, 2}, {1: here, 2: there, 3: there}) == set()
+
+
+def test_what_excuses_a_silence_excuses_a_missing_response_too() -> None:
+    """The loop stood still, the registration has no response, or a closed connection has its own
+    rule."""
+    stood = received(b1=0, b2=0)
+    stood.check(0)
+    stood.check(600)
+    assert stood.silent_to_requests(1_000, {1}, {}) == set()
+    presumed = received(b2=900)
+    presumed.presume(1, 0)
+    assert presumed.silent_to_requests(1_000, {1}, {}) == set()
+    closed = received(b1=0, b2=900)
+    closed.closed(1, 900)
+    assert closed.silent_to_requests(1_000, {1}, {}) == set()
+    slow = Sessions(Patience(grace_ms=200, silence_ms=6000, timeout_ms=6000))
+    slow.received(1, 0)
+    slow.received(2, 5_000)
+    assert slow.silent_to_requests(5_000, {1}, {}) == set()
+
+
 def test_a_presumed_broker_is_neither_suspected_nor_in_doubt() -> None:
     sessions = received(b1=0)
     sessions.presume(2, 0)

@@ -10,6 +10,7 @@ times out.
 | its connection closed, and ``grace_ms`` passed without another | suspected |
 | silent for ``silence_ms`` on an open connection, no other broker in doubt | suspected |
 | so are all brokers in doubt, of one machine, and heartbeats of another arrive | suspected |
+| silent for ``HURRIED`` of ``silence_ms``, and without a response that others gave | suspected |
 | silent for half of ``silence_ms`` on an open connection, not suspected | in doubt |
 | known from an earlier controller, not registered here yet | alive, and not in doubt |
 | registered, without a response yet | the same |
@@ -32,6 +33,11 @@ from typing import NamedTuple
 
 CHECKS = 8
 """The number of checks of the event loop in ``silence_ms``."""
+
+HURRIED = 3 / 8
+"""The share of ``silence_ms`` after which a broker is suspected for which a closed resize waits, if
+it has not responded to a request that the others have responded to (docs/decisions/0136). More than
+the longest interval of heartbeats, a third."""
 
 STILL_PARTS = 4
 """A loop without a check for this part of ``silence_ms`` was blocked: a heartbeat of that time may
@@ -237,6 +243,30 @@ class Sessions:
         # Together: one after another would leave an ISR in favour of the next.
         is_over = all(self.by_broker[x].silent_ms(now_ms) >= silence_ms for x in doubted)
         return doubted if is_over else set()
+
+    def silent_to_requests(
+        self,
+        now_ms: int,
+        unproved: Set[int],
+        places: Mapping[int, BrokerPlace],
+        own: BrokerPlace | None = None,
+    ) -> set[int]:
+        """Return the brokers to suspect now for their silence to heartbeats and to a request.
+
+        ``unproved`` are all live brokers that have not responded to it. The responses of the others
+        show that the cause is not the controller.
+        """
+        patience = self.patience
+        alive = self.in_condition(Condition.ALIVE, now_ms)
+        if patience.silence_ms >= patience.timeout_ms or not unproved or not alive - unproved:
+            return set()
+        if not unproved <= alive:
+            return set()
+        if len(unproved) != 1 and not self._is_of_one_machine(unproved, now_ms, places, own):
+            return set()
+        least_ms = patience.silence_ms * HURRIED
+        is_over = all(self.by_broker[x].silent_ms(now_ms) >= least_ms for x in unproved)
+        return set(unproved) if is_over else set()
 
     def suspect(self, brokers: Collection[int]) -> None:
         """Mark brokers as suspected until their next sign of life; they hold back no suspicion."""
