@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from tests.support.marker_broker import (
     request,
     write,
 )
-from tidelog.broker.handlers import write_txn_markers
+from tidelog.broker.handlers import describe_fences, write_txn_markers
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.broker.transactions import marker_writer
 from tidelog.model.api_keys import ApiKey
@@ -35,6 +36,7 @@ from tidelog.model.work import finish
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
 from tidelog.records.control_records import ChangeKind, EndMarker, FenceRecord, change_batch
+from tidelog.storage.log.stable import last_stable_offset
 from tidelog.transactions.markers import Marker
 from tidelog.transactions.state import IdAndEpoch
 
@@ -365,6 +367,94 @@ def test_a_sealed_partition_takes_a_marker_after_its_seal(tmp_path: Path) -> Non
         assert await read_committed(peer, "t") == (3, [])
         assert hosted.log.fences.newest is not None
         assert hosted.log.fences.newest.offset == 1
+
+    play(tmp_path, story)
+
+
+def seal(hosted: HostedPartition) -> None:
+    """Retire a partition: its leader has written its seal."""
+    hosted.state = replace(hosted.state, sealed=True, undeleted_count=1, resize_epoch=1)
+    change = FenceRecord(ChangeKind.SEAL, 1, 1)
+    made = change_batch(change, leader_epoch=hosted.leader_epoch, timestamp_ms=1)
+    assert not isinstance(hosted.append(made, 1, from_client=False), Rejected)
+
+
+async def close(peer: Peer) -> tuple[int, int]:
+    """Ask to close t-0, as the controller does; return its error, and where it ends."""
+    asked = messages.DescribeFencesRequest
+    fences = asked(topics=[asked.Topic("t", [asked.Partition(0, closes=True)])])
+    (part,) = (await peer.ask(fences, 0)).topics[0].partitions
+    return part.error_code, part.closed_end
+
+
+def test_a_closed_partition_takes_no_marker_in_its_leader_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(broker: MarkerBroker, peer: Peer) -> None:
+        hosted = broker.lead("t")
+        assert await close(peer) == (0, -1), "it takes records"
+        begin(hosted)
+        seal(hosted)
+        assert await close(peer) == (0, -1), "a transaction is open"
+        assert await write(peer, marker(T)) == [E.NONE]
+        assert hosted.log.advance_start(3) is None
+        assert await close(peer) == (0, 3)
+        assert await write(peer, marker(T)) == [E.NOT_LEADER_OR_FOLLOWER]
+        assert hosted.end_offset == 3
+        state = replace(hosted.state, leader_epoch=1)
+        broker.broker.partitions.apply(hosted, state)
+        assert await write(peer, marker(T)) == [E.NONE]
+        # It opens again by itself, too: the controller may not come to remove it.
+        assert await close(peer) == (0, 4)
+        monkeypatch.setattr(marker_writer, "CLOSED_MS", 0)
+        assert await close(peer) == (0, 4)
+        assert await write(peer, marker(T)) == [E.NONE]
+        assert hosted.log.fences.newest is not None and hosted.log.fences.newest.data_end == 1
+
+    play(tmp_path, story)
+
+
+def test_a_transaction_whose_records_are_deleted_is_open_all_the_same(tmp_path: Path) -> None:
+    """The last stable offset does not show it: it is never below the start of the log."""
+
+    async def story(broker: MarkerBroker, peer: Peer) -> None:
+        hosted = broker.lead("t")
+        begin(hosted)
+        seal(hosted)
+        assert hosted.log.advance_start(2) is None
+        assert last_stable_offset(hosted.log) == hosted.end_offset == 2
+        assert await close(peer) == (0, -1)
+        assert await write(peer, marker(T)) == [E.NONE]
+        assert await close(peer) == (0, 3)
+
+    play(tmp_path, story)
+
+
+def test_a_partition_with_a_marker_under_way_is_not_closed(tmp_path: Path) -> None:
+    async def story(broker: MarkerBroker, peer: Peer) -> None:
+        follower = await replicated(broker)
+        hosted = broker.broker.partitions.get("t", 0)
+        assert hosted is not None
+        seal(hosted)
+        assert await write(peer, marker(T)) == [E.REQUEST_TIMED_OUT]
+        assert await close(peer) == (0, -1)
+        await follower_fetches(follower, "t", 2, epoch=1)
+        assert await close(peer) == (0, 2)
+        follower.writer.close()
+
+    play(tmp_path, story)
+
+
+def test_a_client_without_a_proof_closes_nothing(tmp_path: Path) -> None:
+    async def story(broker: MarkerBroker, peer: Peer) -> None:
+        hosted = broker.lead("t")
+        seal(hosted)
+        asked = messages.DescribeFencesRequest
+        fences = asked(topics=[asked.Topic("t", [asked.Partition(0, closes=True)])])
+        context: Any = SimpleNamespace(connection=SimpleNamespace(is_trusted=False))
+        answer = finish(describe_fences.handle(broker.broker, fences, context))
+        assert answer.topics[0].partitions[0].closed_end == -1
+        assert await write(peer, marker(T)) == [E.NONE]
 
     play(tmp_path, story)
 

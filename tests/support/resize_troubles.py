@@ -290,7 +290,7 @@ class Retiring(ResizingWorld):
             answers = {
                 index: Held(
                     self.state(index).leader, self.state(index).leader_epoch, self.start, END, END,
-                    DATA_END,
+                    DATA_END, True,
                 )
                 for index in retired_from_the_top(self.cluster, "t")
             }  # fmt: skip

@@ -17,7 +17,15 @@ from tidelog.model.topics import TopicPartition
 
 TOPIC = "t"
 T4, T5 = TopicPartition(TOPIC, 4), TopicPartition(TOPIC, 5)
-EMPTY = Held(leader=1, leader_epoch=3, log_start=90, stable_end=100, log_end=100, data_end=90)
+EMPTY = Held(
+    leader=1,
+    leader_epoch=3,
+    log_start=90,
+    stable_end=100,
+    log_end=100,
+    data_end=90,
+    is_closed=True,
+)
 
 
 def shrunk(**configs: str) -> World:

@@ -43,6 +43,8 @@ class LeadingBroker(RecordedBroker):
         self.asked: list[str] = []
         self.deleted: list[tuple[int, int]] = []
         self.leader_epoch = 0
+        self.refuses_to_close: set[int] = set()
+        self.closed: list[int] = []
 
     def handlers(self) -> list[Handler]:
         keys = (
@@ -83,13 +85,24 @@ class LeadingBroker(RecordedBroker):
 
     def _fences(self, request: messages.DescribeFencesRequest) -> Any:
         answer = messages.DescribeFencesResponse
+        ends: dict[int, int] = {}
+        for asked in (each for named in request.topics for each in named.partitions):
+            if asked.closes and asked.partition not in self.refuses_to_close:
+                self.closed.append(asked.partition)
+                ends[asked.partition] = SEALED_AT + 1
         seal = answer.Fence(2, 1, SEALED_AT, int(ChangeKind.SEAL), DATA_END)
         return answer(
             topics=[
                 answer.Topic(
                     asked.topic,
                     [
-                        answer.Partition(each.partition, 0, self.leader_epoch, [seal])
+                        answer.Partition(
+                            each.partition,
+                            0,
+                            self.leader_epoch,
+                            [seal],
+                            ends.get(each.partition, -1),
+                        )
                         for each in asked.partitions
                     ],
                 )
@@ -252,6 +265,38 @@ def test_empty_partitions_go_from_the_top_and_their_replicas_are_stopped_after_t
         assert of_topic.partitions == [] == of_none.former
         answer = await broker.forward(request(topics=asked), 0)
         assert [x.former for x in answer.topics] == [[], []]
+
+    run(scenario)
+
+
+def test_what_its_leader_does_not_close_stays_and_nothing_else_is_closed() -> None:
+    async def scenario(world: World) -> None:
+        controller, broker = await started(world)
+        await looked(broker)
+        assert broker.closed == [], "both have data"
+        broker.refuses_to_close = {1}
+        broker.starts = {1: DATA_END, 2: DATA_END}
+        await until(lambda: listed(controller) == [0, 1])
+        await looked(broker)
+        assert listed(controller) == [0, 1]
+        assert broker.closed == [2]
+        broker.refuses_to_close = set()
+        await until(lambda: listed(controller) == [0])
+        assert broker.closed == [2, 1]
+
+    run(scenario)
+
+
+def test_a_closing_counts_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        controller, broker = await started(world)
+        monkeypatch.setattr("tidelog.controller.retired.CLOSED_MS", -1)
+        broker.starts = {1: DATA_END, 2: DATA_END}
+        await until(lambda: broker.closed)
+        await looked(broker)
+        assert listed(controller) == [0, 1, 2]
+        monkeypatch.undo()
+        await until(lambda: listed(controller) == [0])
 
     run(scenario)
 

@@ -1,9 +1,9 @@
 """The timer of retired partitions: it asks their leaders what they hold, purges and removes.
 
 Owns when the active controller checks, its connections to leaders and coordinators, and the order:
-the leaders are asked, then the coordinators; what is drained is purged, asked for again, and
-removed. Which partitions go: see ``decisions.removal``; the content of the requests: see
-``retired_requests``.
+the leaders are asked, then the coordinators; what is drained is purged and asked for again; what is
+empty is closed by its leaders, and removed. Which partitions go: see ``decisions.removal``; the
+content of the requests: see ``retired_requests``.
 
 A leader or coordinator that does not answer only delays its partitions: the next check asks again.
 """
@@ -21,6 +21,8 @@ from tidelog.controller import retired_requests as build
 from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions import soft_state
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.open_requests import note_retirements, open_until
 from tidelog.controller.decisions.removal import (
     UNKNOWN,
@@ -30,6 +32,7 @@ from tidelog.controller.decisions.removal import (
     offsets_leaders,
     remove_retired,
     retained,
+    to_close,
     to_purge,
     topics_with_retired,
     undrained,
@@ -50,6 +53,9 @@ ANSWER_MS = 5_000
 
 ASKED_AT_ONCE = 1_000
 """The most partitions of one request."""
+
+CLOSED_MS = 20_000
+"""How long after the request the closing of a partition counts: its leader keeps it for 60 s."""
 
 GROUPS_AT_ONCE = 50
 """The most groups of one OffsetFetch or DescribeGroups."""
@@ -145,16 +151,48 @@ class RetiredPartitions:
     ) -> None:
         removed = [UNKNOWN]
         while removed:
+            wanted = to_close(self._controller.cluster, name, held, waited, kept)
+            if not wanted:
+                return
+            until_ms = self._controller.seams.clock.monotonic_ms() + CLOSED_MS
+            closed = await self._close(name, {x: held[x] for x in wanted})
+
+            def remove(
+                cluster: ClusterState,
+                closed: dict[int, Held] = closed,
+                until_ms: int = until_ms,
+            ) -> Decision[list[int]]:
+                # This waits for other decisions; after that time a marker may come again.
+                is_late = self._controller.seams.clock.monotonic_ms() > until_ms
+                return remove_retired(cluster, name, {} if is_late else closed, waited, kept)
+
             try:
-                removed, _ = await self._controller.perform(
-                    lambda cluster: remove_retired(cluster, name, held, waited, kept)
-                )
+                removed, _ = await self._controller.perform(remove)
             except WriteTooLarge as error:
                 logger.error(
                     "retired partitions of %(topic)s cannot be removed: %(error)s",
                     {"topic": name, "error": error},
                 )
                 return
+
+    async def _close(self, name: str, wanted: Mapping[int, Held]) -> dict[int, Held]:
+        """Have leaders close partitions of a topic; return what they hold of those that are."""
+        by_leader: dict[int, dict[TopicPartition, Held]] = {}
+        for index, held in wanted.items():
+            by_leader.setdefault(held.leader, {})[TopicPartition(name, index)] = held
+        closed: dict[int, Held] = {}
+        for leader, places in by_leader.items():
+            try:
+                async with self._connected(leader) as connection:
+                    answer = await connection.send(build.closing(places), None, ANSWER_MS)
+            except ClientError as error:
+                logger.info(
+                    "broker %(broker)s did not close its retired partitions: %(error)s",
+                    {"broker": leader, "error": error},
+                )
+                continue
+            closed |= {tp.partition: x for tp, x in build.closed(places, answer).items()}
+        return closed
 
     async def _answers(self, names: Collection[str]) -> Answers:
         """Ask all leaders at once; those that do not answer are left out."""

@@ -9,6 +9,7 @@ incarnation too, for each incarnation of a partition begins above the leader epo
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
@@ -67,6 +68,32 @@ def describe_fences(asked: Sequence[Retired]) -> messages.DescribeFencesRequest:
             lambda tp: request.Partition(tp.partition),
         )
     )
+
+
+def closing(wanted: Collection[TopicPartition]) -> messages.DescribeFencesRequest:
+    """Ask a leader to close partitions for markers, and where their logs end."""
+    request = messages.DescribeFencesRequest
+    return request(
+        topics=topics_field(
+            wanted, request.Topic, lambda tp: request.Partition(tp.partition, closes=True)
+        )
+    )
+
+
+def closed(
+    wanted: Mapping[TopicPartition, Held], answer: messages.DescribeFencesResponse
+) -> dict[TopicPartition, Held]:
+    """Return what a leader holds of the partitions that it has closed, in the same leader epoch."""
+    return {
+        tp: replace(wanted[tp], log_end=one.closed_end, stable_end=one.closed_end, is_closed=True)
+        for topic in answer.topics
+        for one in topic.partitions
+        for tp in [TopicPartition(topic.topic, one.partition)]
+        if tp in wanted
+        and not one.error_code
+        and one.closed_end >= 0
+        and one.leader_epoch == wanted[tp].leader_epoch
+    }
 
 
 def list_offsets(asked: Sequence[Retired], timestamp: int) -> messages.ListOffsetsRequest:

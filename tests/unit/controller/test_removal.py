@@ -22,6 +22,7 @@ from tidelog.controller.decisions.removal import (
     offsets_leaders,
     remove_retired,
     retired_from_the_top,
+    to_close,
     to_purge,
     topics_with_retired,
     undrained,
@@ -100,6 +101,8 @@ def test_the_highest_empty_partitions_go_in_one_write_that_says_where_they_end()
         (None, EMPTY, [5]),
         # A transaction is open, or not all of the log is committed.
         (EMPTY, held(stable_end=99), []),
+        # A marker may come after its end.
+        (EMPTY, held(is_closed=False), []),
         # No committed seal of its retirement was found.
         (EMPTY, held(data_end=-1), []),
         # Another leader, or another leader epoch: its log may end elsewhere.
@@ -115,6 +118,14 @@ def test_which_partitions_go(four: Held | None, five: Held | None, gone: list[in
     world = shrunk()
     answers = {index: x for index, x in ((4, four), (5, five)) if x is not None}
     assert world.do(remove_retired(world.cluster, TOPIC, answers, (), {})) == gone
+
+
+def test_what_may_go_is_closed_first() -> None:
+    world = shrunk()
+    is_open = dict.fromkeys((4, 5), held(is_closed=False))
+    assert to_close(world.cluster, TOPIC, is_open, (), {}) == [5, 4]
+    assert to_close(world.cluster, TOPIC, {**is_open, 5: held(stable_end=99)}, (), {}) == []
+    assert remove_retired(world.cluster, TOPIC, is_open, (), {}).writes == ()
 
 
 PLAN = ResizePlan(ResizeKind.SHRINK, 4, 3, 4, ResizeStep.SEAL)
@@ -362,7 +373,7 @@ def test_offsets_and_leader_epochs_go_on_through_the_incarnations_of_a_partition
             state = world.state(index)
             ended[index] += 10 + index
             at = ended[index]
-            answers[index] = Held(state.leader, state.leader_epoch, at - 1, at, at, at - 1)
+            answers[index] = Held(state.leader, state.leader_epoch, at - 1, at, at, at - 1, True)
             led[index], lives[index] = state.leader_epoch, world.node(index).partition_epoch
         assert world.do(remove_retired(world.cluster, "t", answers, (), {})) == [3, 2]
         former = world.history.former

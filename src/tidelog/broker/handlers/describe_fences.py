@@ -8,6 +8,9 @@
 - ``include_former``: also where the incarnations of removed partitions ended, which the controller
   knows. Without its response the request is answered with none, and REQUEST_TIMED_OUT for each
   partition that it names: a reader must not take a removed partition for one that never was.
+- ``closes``: the controller is about to remove the partition, so this leader refuses markers for
+  it from now on, if it is retired and nothing is open in it; ``closed_end`` is where its log ends
+  (decision 0144). Only for a connection that has proved the cluster secret.
 """
 
 from __future__ import annotations
@@ -44,24 +47,31 @@ _Asked = messages.DescribeFencesRequest.Topic
 def handle(broker: Broker, request: messages.DescribeFencesRequest, context: RequestContext) -> Any:
     """Look up each partition in the fences of its log, in steps."""
     if not request.include_former:
-        return _described(broker, request)
+        return _described(broker, request, may_close=context.connection.is_trusted)
     return asyncio.ensure_future(_with_former(broker, request, context))
 
 
-def _described(broker: Broker, request: messages.DescribeFencesRequest) -> Work[Any]:
+def _described(
+    broker: Broker, request: messages.DescribeFencesRequest, *, may_close: bool = False
+) -> Work[Any]:
     response = _Response()
     for topic in request.topics:
         answer = _Topic(topic.topic)
         response.topics.append(answer)
         yield TOPIC_BYTES
         for one in topic.partitions:
-            answer.partitions.append(described := _partition(broker, topic, one))
+            closes = one.closes and may_close
+            answer.partitions.append(described := _partition(broker, topic, one, closes=closes))
             yield PARTITION_BYTES + FENCE_BYTES * len(described.fences)
     return response
 
 
 def _partition(
-    broker: Broker, topic: _Asked, asked: messages.DescribeFencesRequest.Partition
+    broker: Broker,
+    topic: _Asked,
+    asked: messages.DescribeFencesRequest.Partition,
+    *,
+    closes: bool,
 ) -> Any:
     index = asked.partition
     partition = broker.partitions.get(topic.topic, index)
@@ -75,7 +85,8 @@ def _partition(
         _Fence(entry.resize_epoch, entry.undeleted_count, entry.offset, entry.kind, entry.data_end)
         for entry in log.fences.below(log.high_watermark).entries
     ]
-    return _Partition(index, 0, partition.leader_epoch, fences)
+    closed_end = broker.markers.writer.close(partition) if closes else -1
+    return _Partition(index, 0, partition.leader_epoch, fences, closed_end)
 
 
 def _why_other(partition: HostedPartition, topic: _Asked, partition_epoch: int) -> ErrorCode:

@@ -15,7 +15,12 @@ KAFKA_STORAGE_ERROR |
 | its ISR is too small for acks=all, or ``MAX_IN_FLIGHT`` markers of it wait | \
 NOT_ENOUGH_REPLICAS |
 | of ``__consumer_offsets`` | what the groups' coordinator says, its only writer |
+| retired, and closed for its removal | NOT_LEADER_OR_FOLLOWER: soon it is unknown |
 | any other, sealed or retired too | the rule of ``transactions.markers`` |
+
+A retired partition is closed where the controller is about to remove it, and nothing of any
+transaction is open in it: what a marker wrote later would take offsets that its next incarnation
+begins at (decision 0144). It opens again by itself, or with the next leader epoch.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC, TopicPartition
 from tidelog.records.batch import Rejected
 from tidelog.records.control_records import EndMarker, marker_batch
+from tidelog.storage.log.stable import last_stable_offset
 from tidelog.transactions import markers
 from tidelog.transactions.markers import Marker
 
@@ -54,6 +60,9 @@ MAX_WAITING = 16
 
 MAX_KEPT = 10_000
 """Most successes that are kept; without one the marker is written again."""
+
+CLOSED_MS = 60_000
+"""How long a partition stays closed: the controller removes it within a third of that."""
 
 Done = Callable[[ErrorCode], None]
 """Called once with the outcome: NONE when the marker is committed."""
@@ -113,6 +122,26 @@ class MarkerWriter:
         self._under_way: dict[HostedPartition, _Markers] = {}
         self._kept: OrderedDict[tuple[HostedPartition, int], tuple[Marker, int]] = OrderedDict()
         """By partition and producer id: the marker, and the leadership that committed it."""
+        self._closed: dict[HostedPartition, tuple[int, int]] = {}
+        """By partition: in which leader epoch, and until when."""
+
+    def close(self, hosted: HostedPartition) -> int:
+        """Refuse markers for a retired partition for ``CLOSED_MS``; return where its log ends for
+        good, or -1 if it may grow: then it stays open."""
+        log = hosted.log
+        if not (hosted.is_leader and hosted.state.sealed) or hosted.fence_unwritten:
+            return -1
+        # The stable end says nothing of a transaction whose records are deleted.
+        if len(log.producers.transactions) or last_stable_offset(log) != log.end_offset:
+            return -1
+        now_ms = self._clock.monotonic_ms()
+        self._closed = {x: end for x, end in self._closed.items() if now_ms < end[1]}
+        self._closed[hosted] = hosted.leader_epoch, now_ms + CLOSED_MS
+        return log.end_offset
+
+    def _is_closed(self, hosted: HostedPartition) -> bool:
+        epoch, until_ms = self._closed.get(hosted, (-1, 0))
+        return hosted.leader_epoch == epoch and self._clock.monotonic_ms() < until_ms
 
     def write(self, place: TopicPartition, marker: Marker, done: Done) -> Leave:
         """Write a marker to a partition; ``done`` is called now or later, unless the caller
@@ -123,6 +152,9 @@ class MarkerWriter:
                 done(ErrorCode.KAFKA_STORAGE_ERROR)
             else:
                 done(self._leader_hints.why_not_here(*place))
+            return _nothing
+        if self._is_closed(hosted):
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return _nothing
         if self._is_kept(hosted, marker):
             done(ErrorCode.NONE)

@@ -9,6 +9,7 @@ A retired partition goes when all of this holds:
 |---|---|
 | its log start is at or after the end of the data before its seal | its leader |
 | its last stable offset is the log's end: no transaction is open | its leader |
+| nothing comes after that end: its leader has closed it for markers | its leader |
 | that leader still leads it, in the same leader epoch | the store |
 | every partition above it is gone or goes too: ids stay contiguous | the store |
 | its topic has no plan, is not reassigned or deleted; no unclean election of it is unhandled | |
@@ -68,6 +69,8 @@ class Held:
     stable_end: int
     log_end: int
     data_end: int = UNKNOWN
+    is_closed: bool = False
+    """Whether the leader takes nothing more, so that the log ends at ``log_end`` for good."""
 
     @property
     def has_no_data(self) -> bool:
@@ -244,21 +247,22 @@ def to_purge(
     }
 
 
-def remove_retired(
+def to_close(
     cluster: ClusterState,
     name: str,
     answers: Answers,
     waited: Collection[int],
     open_until: Mapping[int, int],
-) -> Decision[list[int]]:
-    """Remove the highest partitions of a topic that may go, at most ``AT_ONCE``.
+) -> list[int]:
+    """Return the highest partitions of a topic that may go, at most ``AT_ONCE``, the highest first:
+    their leaders close them first.
 
     ``waited``: those whose data a live group has not committed past, which stay where
     ``retired.purge`` is ``drained``. ``open_until``: those for which a producer may have a request
-    open, which stay in any case. The answer has the removed ones, the highest first.
+    open, which stay in any case.
     """
     if why_none_goes(cluster, name) is not None:
-        return Decision([])
+        return []
     waited = waited if is_drained_first(cluster, name) else ()
     gone: list[int] = []
     for index in retired_from_the_top(cluster, name):
@@ -273,6 +277,20 @@ def remove_retired(
         gone.append(index)
         if len(gone) == AT_ONCE:
             break
+    return gone
+
+
+def remove_retired(
+    cluster: ClusterState,
+    name: str,
+    answers: Answers,
+    waited: Collection[int],
+    open_until: Mapping[int, int],
+) -> Decision[list[int]]:
+    """Remove what ``to_close`` returns, of what its leaders have closed. The answer has the removed
+    ones, the highest first."""
+    closed = {index: held for index, held in answers.items() if held.is_closed}
+    gone = to_close(cluster, name, closed, waited, open_until)
     if not gone:
         return Decision(gone)
     ends = {x: _End(answers[x].log_end, answers[x].data_end) for x in gone}
