@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from tidelog.cli.resizing.gates_shown import hint, lines_of, seconds
+from tidelog.client.admin.open_transactions import OpenTransaction
 from tidelog.client.groups.gated import Awaited
 from tidelog.client.groups.progress import MemberProgress, PartitionProgress
 
@@ -44,6 +45,7 @@ def gated(**changes: object) -> dict[str, object]:
         "is_commit": False,
         "still_ms": 40_000,
         "member": "c-1",
+        "transaction": None,
         "hint": None,
     }
     return {
@@ -64,6 +66,29 @@ def test_the_line_of_a_partition_that_waits() -> None:
     ]
     assert lines_of(gates, of_one_topic=True)[0].startswith("partition 6 waits")
     assert lines_of({"gated": None, "members_without_gates": {}}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {},
+            "the transaction of transactional id tx (producer 7), which is open since "
+            "2026-11-30T19:00:00Z from offset 1,300 on",
+        ),
+        (
+            {"transactional_id": None, "since_ms": -1},
+            "the transaction of producer 7, which is open from offset 1,300 on",
+        ),
+    ],
+)
+def test_the_transaction_that_holds_readers_back_is_named(
+    changes: dict[str, object], words: str
+) -> None:
+    since_ms = 1_796_065_200_000
+    found = asdict(OpenTransaction(7, 1_300, "tx", since_ms)) | changes
+    (line,) = lines_of({"gated": [gated(transaction=found)], "members_without_gates": {}})
+    assert line.endswith(f", consumers of committed records wait for {words}")
 
 
 def test_what_is_not_known_is_said_to_be() -> None:

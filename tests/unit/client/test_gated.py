@@ -11,7 +11,9 @@ from tidelog.client.groups.gated import (
     GatedPartition,
     gated_partitions,
     is_gated_topic,
+    short_commits,
     unaware_among_aware,
+    with_nothing_left,
 )
 from tidelog.client.groups.progress import GroupProgress, MemberProgress, PartitionProgress
 from tidelog.client.metadata import Partition, Topic
@@ -155,3 +157,22 @@ def test_only_a_topic_with_children_or_retired_partitions_has_gates() -> None:
     assert not is_gated_topic(topic(listed(0), listed(1), count=2, epoch=2))
     unordered = Topic("t", UUID(int=1), False, dict(GROWN.partitions))
     assert not is_gated_topic(unordered)
+
+
+def test_a_commit_counts_as_far_as_nothing_is_left_to_read_after_it() -> None:
+    own = {"p1": at("a", 30), "p2": at("a", 0)}
+    of = group(A, member("b", aware=False), p0=at("b", 40, is_commit=True), **own)
+    waiting = gated_partitions(GROWN, FENCES, of)
+    assert short_commits(waiting) == {0: 40}
+    short = with_nothing_left(of, {TopicPartition("t", 0): 44})
+    assert short_commits(gated_partitions(GROWN, FENCES, short)) == {0: 44}
+    done = with_nothing_left(of, {TopicPartition("t", 0): 48, TopicPartition("t", 1): 99})
+    assert gated_partitions(GROWN, FENCES, done) == []
+    assert done.partitions[TopicPartition("t", 1)].position == 30, "an aware member has said it"
+
+
+def test_of_a_group_without_a_commit_too() -> None:
+    of = group(A, p1=at("a", 30), p2=at("a", 0))
+    assert short_commits(gated_partitions(GROWN, FENCES, of)) == {0: 0}
+    done = with_nothing_left(of, {TopicPartition("t", 0): 48})
+    assert gated_partitions(GROWN, FENCES, done) == []

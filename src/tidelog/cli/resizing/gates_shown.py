@@ -8,14 +8,17 @@ partitions costs no request.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tidelog.cli.many_requests import ask_each
 from tidelog.cli.output import note, say
 from tidelog.client.admin.groups import list_groups
+from tidelog.client.admin.open_transactions import first_open
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.fences import DescribedFences, describe_fences
+from tidelog.client.fetching.left_to_read import first_readable
 from tidelog.client.groups.consumer_protocol import PROTOCOL_TYPE
 from tidelog.client.groups.gated import (
     Awaited,
@@ -23,11 +26,14 @@ from tidelog.client.groups.gated import (
     gated_partitions,
     is_gated_topic,
     places_of,
+    short_commits,
     unaware_among_aware,
+    with_nothing_left,
 )
 from tidelog.client.groups.progress import GroupProgress, MemberProgress, describe_progress
 from tidelog.client.metadata import Topic
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import moment_text
 
 STABLE = "Stable"
 
@@ -61,12 +67,61 @@ async def describe_gates(
     shown: dict[str, dict[str, Any]] = {}
     for group, progress in zip(groups, asked, strict=True):
         if isinstance(progress, GroupProgress):
-            shown[group] = gates_of_group(gated.values(), fences, progress)
+            counted = await _as_members_count(cluster, gated.values(), fences, progress)
+            shown[group] = gates_of_group(gated.values(), fences, counted)
         else:
             why = ": its coordinator does not say it" if progress is None else f": {progress}"
             note(f"what group {group} waits for is not shown{why}")
             shown[group] = nothing | {"gated": None}
+    await _add_transactions(cluster, shown)
     return shown
+
+
+async def _as_members_count(
+    cluster: Cluster,
+    topics: Iterable[Topic],
+    fences: Mapping[TopicPartition, DescribedFences],
+    group: GroupProgress,
+) -> GroupProgress:
+    """Return the progress of a group with the commits that count as more than they say, because no
+    committed record is left to read after them (decision 0140): its members count so, too."""
+    short = {
+        TopicPartition(topic.name, index): offset
+        for topic in topics
+        for index, offset in short_commits(
+            gated_partitions(topic, _of_name(fences, topic.name), group)
+        ).items()
+    }
+    if not short:
+        return group
+    # Of a leader that does not respond the commit counts as it is.
+    failed: dict[TopicPartition, ClientError] = {}
+    readable = await first_readable(cluster, short, timeout_ms=FENCES_TIMEOUT_MS, failed=failed)
+    return with_nothing_left(group, {tp: x for tp, x in readable.items() if x > short[tp]})
+
+
+async def _add_transactions(cluster: Cluster, shown: Mapping[str, dict[str, Any]]) -> None:
+    """Add ``transaction`` to what is waited for: the first one that is open there before the goal,
+    or None. A reader of committed records waits for its end."""
+    needs = [
+        (TopicPartition(gated["topic"], need["partition"]), need)
+        for gates in shown.values()
+        for gated in gates["gated"] or ()
+        for need in gated["waits_for"]
+    ]
+    places = dict.fromkeys(tp for tp, need in needs if need["upto"] is not None)
+    failed: dict[TopicPartition, ClientError] = {}
+    opened = await first_open(cluster, places, timeout_ms=FENCES_TIMEOUT_MS, failed=failed)
+    for tp, need in needs:
+        transaction = opened.get(tp)
+        if transaction is not None and transaction.first_offset < need["upto"]:
+            need["transaction"] = asdict(transaction)
+
+
+def _of_name(
+    fences: Mapping[TopicPartition, DescribedFences], topic: str
+) -> dict[int, DescribedFences]:
+    return {x.partition: fence for x, fence in fences.items() if x.topic == topic}
 
 
 def gates_of_group(
@@ -78,7 +133,7 @@ def gates_of_group(
     gated: list[dict[str, Any]] = []
     mixed: dict[str, list[str]] = {}
     for topic in topics:
-        own = {x.partition: fence for x, fence in fences.items() if x.topic == topic.name}
+        own = _of_name(fences, topic.name)
         gated += (_gated(topic.name, one, group) for one in gated_partitions(topic, own, group))
         unaware = unaware_among_aware(topic.name, group)
         if unaware:
@@ -111,6 +166,7 @@ def _need(need: Awaited) -> dict[str, Any]:
         "host": None if member is None else member.host,
         "silent_ms": None if member is None else member.silent_ms,
         "session_timeout_ms": None if member is None else member.session_timeout_ms,
+        "transaction": None,
         "hint": hint(need),
     }
 
@@ -183,9 +239,24 @@ def _line(gated: Mapping[str, Any], need: Mapping[str, Any]) -> str:
     if need["still_ms"] is not None:
         what = "last commit" if need["is_commit"] else "last progress"
         parts.append(f"{what} {seconds(need['still_ms'])} ago")
+    if need["transaction"] is not None:
+        parts.append(_transaction(need["transaction"]))
     if gated["group_state"] != STABLE:
         parts.append(f"the group is in {gated['group_state']}")
     return ", ".join(parts) + (f" ({need['hint']})" if need["hint"] else "")
+
+
+def _transaction(transaction: Mapping[str, Any]) -> str:
+    """Return the clause that names an open transaction."""
+    named, since_ms = transaction["transactional_id"], transaction["since_ms"]
+    what = f"producer {transaction['producer_id']}"
+    if named is not None:
+        what = f"transactional id {named} ({what})"
+    since = f" since {moment_text(since_ms)}" if since_ms >= 0 else ""
+    return (
+        f"consumers of committed records wait for the transaction of {what}, which is open{since} "
+        f"from offset {transaction['first_offset']:,} on"
+    )
 
 
 def print_gates(gates: Mapping[str, Any]) -> None:

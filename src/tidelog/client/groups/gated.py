@@ -9,8 +9,8 @@ Only a partition of an aware member waits: another member knows no gates and del
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from tidelog.client.fences import DescribedFences
 from tidelog.client.groups.progress import GroupProgress, MemberProgress, PartitionProgress
@@ -81,6 +81,30 @@ def gated_partitions(
         }
         gated.append(GatedPartition(index, end, owner, tuple(needs.values())))
     return gated
+
+
+def short_commits(gated: Iterable[GatedPartition]) -> dict[int, int]:
+    """Return the partitions whose commits do not reach what waits for them, and from where on a
+    record may be left to read there."""
+    return {
+        need.partition: max(need.progress.position or 0, 0)
+        for one in gated
+        for need in one.needs
+        if need.upto is not None and need.progress.is_commit
+    }
+
+
+def with_nothing_left(
+    group: GroupProgress, readable: Mapping[TopicPartition, int]
+) -> GroupProgress:
+    """Return the progress of a group whose commits count up to ``readable``: no committed record is
+    left to read before that offset (see ``client.fetching.left_to_read``)."""
+    partitions = dict(group.partitions)
+    for tp, offset in readable.items():
+        progress = partitions.get(tp, PartitionProgress(is_commit=True))
+        if progress.is_commit:
+            partitions[tp] = replace(progress, position=max(progress.position or 0, offset))
+    return replace(group, partitions=partitions)
 
 
 def unaware_among_aware(topic: str, group: GroupProgress) -> list[str]:
