@@ -14,6 +14,8 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.fetching import left_to_read
 from tidelog.client.fetching.left_to_read import first_readable
+from tidelog.controller.decisions.removal import UNKNOWN, Held
+from tidelog.controller.retired_commits import is_read
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
@@ -86,6 +88,26 @@ def test_below_the_start_of_the_log_nothing_is_left(tmp_path: Path) -> None:
         assert await left_from(cluster, 1) == 4
         await delete_records(cluster, {HERE: 6})
         assert await left_from(cluster, 1) == 6
+
+    story(tmp_path, tell)
+
+
+def test_the_controller_asks_on_until_the_end_of_the_data(tmp_path: Path) -> None:
+    async def tell(cluster: Cluster, hosted: HostedPartition, log: Transactions) -> None:
+        log.plain()
+        for _ in range(4):
+            log.data(7, left_to_read.PARTITION_BYTES // 2)
+        log.abort(7)
+        end = hosted.end_offset
+        log.put(change_batch(FenceRecord(ChangeKind.SEAL, 1, 1), leader_epoch=0, timestamp_ms=1))
+        retired = Held(1, 0, 0, end + 1, end + 1, end - 1)
+        connection = await cluster.connection(1)
+        assert await is_read(connection, HERE, retired, 1)
+        assert not await is_read(connection, HERE, retired, 0), "a record is left"
+        assert not await is_read(connection, HERE, retired, UNKNOWN)
+        assert not await is_read(connection, GONE, retired, 1), "its leader says nothing of it"
+        deleted = Held(1, 0, end - 1, end + 1, end + 1, end - 1)
+        assert await is_read(connection, GONE, deleted, 0)
 
     story(tmp_path, tell)
 

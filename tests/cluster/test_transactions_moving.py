@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
+from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster
 from tests.support.coming_level import LEVEL
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.reassigning import alter, create_on, until_exact
 from tests.support.resizes import resize
+from tests.support.server import run_tidelog
 from tests.support.target import TARGET
 from tests.support.transacting import (
     CommittedMember,
@@ -61,6 +63,31 @@ def until_listed(cluster: TidelogCluster, topic: str, count: int) -> None:
     wait_until(is_listed, DEADLINE_S, f"every broker lists {count} partitions")
 
 
+def waiting_lines(cluster: TidelogCluster, topic: str) -> list[str]:
+    """What `topics --describe` says of groups that wait."""
+    options = ("--describe", "--topic", topic, "--bootstrap-server", cluster.bootstrap)
+    done = run_tidelog("topics", *options)
+    assert done.returncode == 0, done
+    return [line for line in done.stdout.splitlines() if line.startswith("Group ")]
+
+
+def commit(cluster: TidelogCluster, group: str, topic: str, offsets: dict[int, int]) -> None:
+    """Commit offsets of a group without members."""
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": group}
+    consumer = Consumer(settings)
+    places = [TopicPartition(topic, *each) for each in offsets.items()]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+
+
+def delete_all(cluster: TidelogCluster, topic: str, partition: int) -> None:
+    """Delete all records of a partition, the control records too."""
+    place = TopicPartition(topic, partition, OFFSET_END)
+    client = admin(cluster.bootstrap)
+    (deleted,) = client.delete_records([place]).values()
+    deleted.result(DEADLINE_S)
+
+
 def pass_a_check(cluster: TidelogCluster, topic: str) -> None:
     """Return when the controller has checked all retired partitions, and removed those of a topic
     that has never had data."""
@@ -93,6 +120,9 @@ def test_gates_and_removals_wait_for_open_transactions(
         member.until_has(4)
         # Partition 2 waits for 0, whose transaction was open at the fence; 3 does not wait for 1.
         assert sorted(member.values()) == [(0, "a"), (1, "a"), (1, "c"), (3, "c")]
+        (line,) = waiting_lines(cluster, topic)
+        assert "partition 2 waits for partition 0" in line
+        assert f"transactional id {topic}-second (producer" in line
         second.write(["b"], (0,))
         second.commit()
         member.until_has(8)
@@ -100,10 +130,15 @@ def test_gates_and_removals_wait_for_open_transactions(
         assert [x for x in order if x[0] == 0] == [(0, "b"), (0, "c"), (0, "b")]
         assert order.index((2, "c")) > order.index((0, "b")), order
 
+        # A group that commits its last record never commits past what is aborted below.
+        read = {seen.partition: seen.offset + 1 for seen in member.seen}
+        commit(cluster, f"{topic}-stock", topic, {x: read[x] for x in range(MANY)})
         second.begin()
         second.write(["d", "e"], (1, 2, 3))
         resize(cluster.bootstrap, topic, FEW)
         write_plain(cluster, topic, "f", 0, 1)
+        # No record of it is left in 3, and it is open there all the same.
+        delete_all(cluster, topic, 3)
         pass_a_check(cluster, topic)
         assert sorted(cluster.partitions(topic)) == list(range(MANY))
         assert len(member.values()) == 8

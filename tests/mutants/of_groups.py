@@ -44,9 +44,9 @@ MUTANTS = (
     ),
     Mutant(
         "what is left to read after a commit passes what is not committed",
-        "src/tidelog/client/fetching/left_to_read.py::first_readable",
-        "        request = fetch_request(question, _COMMITTED, _OPTIONS)\n",
-        "        request = fetch_request(question, IsolationLevel.READ_UNCOMMITTED, _OPTIONS)\n",
+        "src/tidelog/client/fetching/left_to_read.py::question_of",
+        ", []), _COMMITTED, _OPTIONS)\n",
+        ", []), IsolationLevel.READ_UNCOMMITTED, _OPTIONS)\n",
         "tests/broker/test_left_to_read.py",
     ),
     Mutant(

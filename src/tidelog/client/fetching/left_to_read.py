@@ -50,18 +50,8 @@ async def first_readable(
     async def ask(
         node_id: int, group: list[TopicPartition]
     ) -> dict[TopicPartition, int | ErrorCode]:
-        wanted = {tp: PartitionFetch(positions[tp], PARTITION_BYTES, -1) for tp in group}
-        question = SessionRequest(0, FINAL_EPOCH, wanted, [])
-        request = fetch_request(question, _COMMITTED, _OPTIONS)
-        answer: messages.FetchResponse = await cluster.send(node_id, request)
-        if answer.error_code:
-            return dict.fromkeys(group, error_code(answer.error_code))
-        return {
-            tp: _reached(tp, positions[tp], data)
-            for topic in answer.responses
-            for data in topic.partitions
-            for tp in [TopicPartition(topic.topic, data.partition_index)]
-        }
+        wanted = {tp: positions[tp] for tp in group}
+        return reached_in(wanted, await cluster.send(node_id, question_of(wanted)))
 
     refused: dict[TopicPartition, ClientError] = {}
     reached = await ask_leaders(cluster, positions, ask, timeout_ms=timeout_ms, failed=refused)
@@ -73,6 +63,27 @@ async def first_readable(
         )
         reached.update({tp: max(start.offset, positions[tp]) for tp, start in starts.items()})
     return reached
+
+
+def question_of(positions: Mapping[TopicPartition, int]) -> messages.FetchRequest:
+    """Return the request to a leader that asks what is left to read from positions on."""
+    wanted = {tp: PartitionFetch(offset, PARTITION_BYTES, -1) for tp, offset in positions.items()}
+    return fetch_request(SessionRequest(0, FINAL_EPOCH, wanted, []), _COMMITTED, _OPTIONS)
+
+
+def reached_in(
+    positions: Mapping[TopicPartition, int], answer: messages.FetchResponse
+) -> dict[TopicPartition, int | ErrorCode]:
+    """Return how far no committed record is left to read, or the error of a partition. Raises
+    ClientError for bytes that are no batch."""
+    if answer.error_code:
+        return dict.fromkeys(positions, error_code(answer.error_code))
+    return {
+        tp: _reached(tp, positions[tp], data)
+        for topic in answer.responses
+        for data in topic.partitions
+        for tp in [TopicPartition(topic.topic, data.partition_index)]
+    }
 
 
 def _reached(

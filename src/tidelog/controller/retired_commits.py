@@ -1,0 +1,70 @@
+"""Commits of groups that reach the end of a retired partition's data by what is left to read.
+
+Owns the questions for them, to the leader, and which commits count as more than they say. Not what
+a question proves: see ``client.fetching.left_to_read``. Not which groups are waited for: see
+``decisions.removal``.
+
+A program that commits its last record commits nothing past what was aborted (decision 0140): with
+``retired.purge=drained`` its group would hold such a partition until its offsets expire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tidelog.client.connecting.connection import ClientConnection
+from tidelog.client.fetching.left_to_read import question_of, reached_in
+from tidelog.controller.decisions.removal import UNKNOWN, Commits, Held
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+MOST_COMMITS = 20
+"""Offsets of one partition that are asked for in one check: most groups have the same one."""
+
+MOST_QUESTIONS = 16
+"""Questions from one commit on in one check, of 256 KiB each."""
+
+ANSWER_MS = 5_000
+
+
+def short_commits(answers: Mapping[int, Held], commits: Commits) -> Iterator[tuple[int, Held, int]]:
+    """Yield each partition, and each offset below the end of its data that a group has committed,
+    or UNKNOWN for a group that committed elsewhere in the topic."""
+    for index, held in answers.items():
+        if held.data_end < 0:
+            continue
+        offsets = {own.get(index, UNKNOWN) for own in commits.values() if own}
+        for offset in sorted(x for x in offsets if x < held.data_end)[:MOST_COMMITS]:
+            yield index, held, offset
+
+
+async def is_read(
+    connection: ClientConnection, tp: TopicPartition, held: Held, offset: int
+) -> bool:
+    """Ask a leader whether no committed record is left to read from an offset up to the end of the
+    data. Raises ClientError."""
+    position = max(offset, held.log_start)
+    if position >= held.data_end:
+        return True
+    for _ in range(MOST_QUESTIONS):
+        answer = await connection.send(question_of({tp: position}), None, ANSWER_MS)
+        reached = reached_in({tp: position}, answer).get(tp, position)
+        if isinstance(reached, ErrorCode) or reached <= position:
+            return False
+        position = reached
+        if position >= held.data_end:
+            return True
+    return False
+
+
+def with_read(commits: Commits, answers: Mapping[int, Held], read: set[tuple[int, int]]) -> Commits:
+    """Return the commits, those of ``read`` (partition, offset) as the end of its data."""
+    return {
+        group: offsets
+        | {
+            index: answers[index].data_end
+            for index, offset in read
+            if offsets and offsets.get(index, UNKNOWN) == offset
+        }
+        for group, offsets in ((name, dict(own)) for name, own in commits.items())
+    }
