@@ -173,7 +173,8 @@ def forget_stale(
 
 
 def _reported(cluster: ClusterState, broker: int) -> Iterator[tuple[str, UUID, int, LogEnd]]:
-    for (topic_id, index), end in cluster.inventories.get(broker, {}).items():
+    # A list, which is read in steps: replicas may be forgotten meanwhile.
+    for (topic_id, index), end in list(cluster.inventories.get(broker, {}).items()):
         name = cluster.names.get(topic_id) or cluster.held.get(topic_id, "?")
         yield name, topic_id, index, end
 

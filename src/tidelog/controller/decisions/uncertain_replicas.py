@@ -18,17 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.cluster import ClusterState, named_in
 from tidelog.controller.decisions.decision import Decision, Put, Remove, Write
 from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.settlement import settle_all
 from tidelog.metadata import layout
-from tidelog.metadata.records import UncertainReplicas
+from tidelog.metadata.records import PartitionState, TopicNode, UncertainReplicas
 from tidelog.model.topics import TopicPartition
 
 MOST_NOTED = 50_000
 """Replicas in the node, some 500 kB of the megabyte that a node may have. The others of more
-damaged states than that are not noted: so many are a store that has to be restored."""
+damaged states than that are not noted: so many are a store that has to be restored. Those that may
+be members come first: of a state that cannot be read any broker may be one that has no replica."""
 
 
 def unread_states(cluster: ClusterState) -> list[TopicPartition]:
@@ -59,13 +60,53 @@ def _with(cluster: ClusterState, replicas: Sequence[tuple[TopicPartition, int]])
     if not replicas:
         return []
     notes = _known(cluster)
-    room = MOST_NOTED - sum(len(brokers) for brokers in notes.values())
     for tp, broker in replicas:
         brokers = notes.get(tp, ())
-        if room > 0 and broker not in brokers:
+        if broker not in brokers:
             notes[tp] = (*brokers, broker)
-            room -= 1
-    return _put(cluster, notes)
+    return _put(cluster, _within_room(cluster, notes))
+
+
+def _within_room(
+    cluster: ClusterState, notes: dict[TopicPartition, tuple[int, ...]]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """Return the notes that the node has room for, those of brokers first that a node names for the
+    partition, or that have a replica."""
+    if sum(map(len, notes.values())) <= MOST_NOTED:
+        return notes
+    kept: dict[TopicPartition, tuple[int, ...]] = {}
+    room = MOST_NOTED
+    members = {tp: _members(cluster, tp, brokers) for tp, brokers in notes.items()}
+    for are_members in (True, False):
+        for tp, brokers in notes.items():
+            some = tuple(x for x in brokers if (x in members[tp]) is are_members)[:room]
+            if some:
+                kept[tp] = (*kept.get(tp, ()), *some)
+                room -= len(some)
+    return kept
+
+
+def _members(cluster: ClusterState, tp: TopicPartition, brokers: Collection[int]) -> set[int]:
+    """Return those of these brokers that may be members of a partition, as far as is known."""
+    topic, damaged = (cluster.damaged.get(x) for x in (layout.topic(tp.topic), layout.state(*tp)))
+    records = [cluster.states.get(tp), cluster.topics.get(tp.topic)]
+    for one in (topic, damaged):
+        records += [] if one is None else [one.record, one.former]
+    named: set[int] = set()
+    for record in records:
+        if isinstance(record, PartitionState):
+            named |= named_in(record)
+        elif isinstance(record, TopicNode):
+            named.update(record.partitions.get(tp.partition, ()))
+    history = cluster.topic_histories.get(tp.topic)
+    topic_id = None if history is None else layout.parse_id(history.topic_id)
+    return {
+        broker
+        for broker in brokers
+        if broker in named
+        or (broker, tp) in cluster.broken
+        or cluster.any_log_end(broker, tp, topic_id) is not None
+    }
 
 
 def is_full(notes: UncertainReplicas) -> bool:
