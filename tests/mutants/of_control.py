@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(
         "31: an older copy of a state is believed after a start",
         f"{DECISIONS}/agreement.py::_older",
-        "        if newest != NO_LEADER and epochs[newest] > state.leader_epoch:\n",
+        "        if epoch > state.leader_epoch:\n",
         "        if False:\n",
         "tests/unit/controller/test_wrong_pairs.py",
     ),

@@ -58,6 +58,10 @@ from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import PartitionNode, Record, TopicHistory, TopicNode
 from tidelog.model.topics import TopicPartition
 
+EPOCHS_ABOVE = 1_000
+"""A state that an operator writes is so far above the newest epoch that is known: brokers may know
+later ones in which nothing was written."""
+
 
 def contradicted(cluster: ClusterState) -> Iterator[Damaged]:
     """Yield the nodes that others contradict, and raise counters that went back. O(nodes)."""
@@ -67,7 +71,7 @@ def contradicted(cluster: ClusterState) -> Iterator[Damaged]:
     yield from list(former_epochs(cluster, cluster.topics))
     yield from list(removed(cluster, cluster.topics))
     yield from list(_states(cluster, cluster.states))
-    yield from list(_lost(cluster, cluster.topics))
+    yield from list(_lost(cluster, [*cluster.topics, *_unread(cluster)]))
     yield from list(_deletions(cluster))
     yield from list(all_epochs(cluster))
     yield from list(_ids(cluster, cluster.topics))
@@ -108,12 +112,28 @@ def _older(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator[
         ends = {broker: cluster.log_end(broker, tp) for broker in cluster.hosts(tp)}
         epochs = {broker: end.leader_epoch for broker, end in ends.items() if end is not None}
         newest = max(epochs, key=epochs.__getitem__, default=NO_LEADER)
-        if newest != NO_LEADER and epochs[newest] > state.leader_epoch:
+        epoch, has = epochs.get(newest, NO_LEADER), f"broker {newest} has"
+        commanded = _commanded(cluster, tp)
+        if commanded > epoch:
+            epoch, has = commanded, "a broker was commanded in"
+        if epoch > state.leader_epoch:
             why = (
-                f"its leader epoch {state.leader_epoch} is older than {epochs[newest]}, which "
-                f"broker {newest} has: put a newer copy back, for its ISR is out of date"
+                f"its leader epoch {state.leader_epoch} is older than {epoch}, which {has}: put a "
+                "newer copy back, for its ISR is out of date. Without one, write it with the "
+                f"leader epoch {epoch + EPOCHS_ABOVE}"
             )
             yield Damaged(layout.state(*tp), why, state)
+
+
+def _commanded(cluster: ClusterState, tp: TopicPartition) -> int:
+    """Return the newest leader epoch in which a broker was commanded that has registered since
+    another program wrote the state, or -1."""
+    node = cluster.partition_nodes.get(tp)
+    command = cluster.kept.newest.get((cluster.topic_id(tp.topic), tp))
+    if command is None or tp not in cluster.loaded.by_hand:
+        return NO_LEADER
+    is_of_it = node is None or command.partition_epoch in (-1, node.partition_epoch)
+    return command.leader_epoch if is_of_it else NO_LEADER
 
 
 def _reported_ids(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
@@ -195,6 +215,7 @@ def to_judge(
         tp = TopicPartition(name, index)
         is_new = tp not in cluster.states and index in node.partitions
         contradicts = judges_epochs and is_of_another(cluster, tp, end)
+        contradicts = contradicts or tp in cluster.loaded.by_hand
         if cluster.topic_id(name) != topic_id or is_new or contradicts:
             topics.add(name)
     return topics
@@ -313,6 +334,8 @@ def _lost(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
     # The nodes of a large topic that is deleted go in several commits, while it is marked.
     for name in (name for name in topics if name not in cluster.marked):
         node = cluster.topics.get(name)
+        if node is None and layout.topic(name) in cluster.damaged:
+            yield from _lost_unread(cluster, name)
         was_resized = _was_resized(cluster, name)
         for tp in () if node is None else (TopicPartition(name, x) for x in node.partitions):
             has_state, has_node = tp in cluster.states, tp in cluster.partition_nodes
@@ -328,6 +351,21 @@ def _lost(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
                 continue
             if path not in cluster.damaged:
                 yield Damaged(path, f"{why}: put it back, for example from a backup of the store")
+
+
+def _unread(cluster: ClusterState) -> list[str]:
+    names = (x.rpartition("/") for x in cluster.damaged)
+    return [name for above, _, name in names if above == layout.TOPICS]
+
+
+def _lost_unread(cluster: ClusterState, name: str) -> Iterator[Damaged]:
+    """Yield the states that are missing beside the nodes of their partitions, while the topic's own
+    node cannot be read: a state that was known is not to be forgotten meanwhile."""
+    for tp in [x for x in cluster.partition_nodes if x.topic == name]:
+        path = layout.state(*tp)
+        if tp not in cluster.states and path not in cluster.damaged:
+            why = f"it is missing, and {layout.topic(name)} cannot be read: put both back"
+            yield Damaged(path, why)
 
 
 def _replica_of(cluster: ClusterState, tp: TopicPartition) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from uuid import UUID
 
-from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState
+from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState, named_in
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import PartitionState, Record, TopicNode
@@ -38,6 +38,17 @@ def former_nodes(cluster: ClusterState, topics: Collection[str]) -> dict[str, Re
         if cluster.replicas(tp) or why_not_of(cluster, tp, state, replicas) is None:
             former[layout.state(*tp)] = state
     return former
+
+
+def counted_state(cluster: ClusterState, tp: TopicPartition) -> PartitionState | None:
+    """Return the state of a partition that counts, or None: one that contradicts what its topic's
+    node was before its damage does not, for it was damaged itself until that node could not be read
+    either. The repair of such a state may have a lower leader epoch."""
+    state, topic = cluster.states.get(tp), cluster.damaged.get(layout.topic(tp.topic))
+    if state is None or topic is None or not isinstance(topic.former, TopicNode):
+        return state
+    before = topic.former.partitions.get(tp.partition, [])
+    return state if why_not_of(cluster, tp, state, before) is None else None
 
 
 def unproved(cluster: ClusterState, former: Mapping[str, Record]) -> Iterator[Damaged]:
@@ -82,7 +93,7 @@ def corrected(
     for index, replicas in written.partitions.items():
         tp, former = TopicPartition(name, index), present.partitions.get(index, replicas)
         damaged = cluster.damaged.get(layout.state(*tp))
-        state = None if damaged is None else damaged.record
+        state = None if damaged is None else _stated(damaged)
         if former == replicas or damaged is None or not isinstance(state, PartitionState):
             continue
         is_former_right = why_not_of(cluster, tp, state, former) is None
@@ -96,20 +107,31 @@ def corrected(
     return right, lines
 
 
+def _stated(damaged: Damaged) -> Record | None:
+    """Return what a damaged state says; one that cannot be read, or is missing, what it said when
+    it counted: the topic's node may be put right first."""
+    return damaged.former if damaged.record is None else damaged.record
+
+
 def _why_not_corrected(
     cluster: ClusterState, tp: TopicPartition, damaged: Damaged, left: set[int], topic_id: UUID
 ) -> str | None:
     """Return a clause if a correction could make a replica stale, or an empty one leader, should
     the state be the wrong node. ``left`` are the brokers that it leaves out."""
-    state, newest = damaged.record, damaged.former
+    state, newest = _stated(damaged), damaged.former
     assert isinstance(state, PartitionState)
     if newest not in (None, state):
         # Only what another program has written contradicts the assignment.
         return f"{damaged.path} is the wrong node, put a copy of it back"
     here = cluster.inventories.keys() & cluster.brokers.keys() - cluster.presumed
-    away = sorted(left - here)
+    # Where the controller counted this very state with another assignment, a broker that it does
+    # not name was never given a replica that has records.
+    away = sorted(left - here if newest != state else (left - here) & named_in(state))
     if away:
-        return f"start broker {away[0]} first, for it may have a replica that this leaves out"
+        return (
+            f"start broker {away[0]} first, for it may have a replica that this leaves out. If "
+            "there is no such broker, put both nodes right while no controller runs"
+        )
     for broker in sorted(left):
         is_damaged = broker in cluster.diskless or (broker, tp) in cluster.broken
         if is_damaged or cluster.any_log_end(broker, tp, topic_id) is not None:

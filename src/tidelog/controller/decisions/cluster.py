@@ -87,11 +87,13 @@ class StorePast(NamedTuple):
 class LoadedStore(NamedTuple):
     """The revision and the newest partition epoch of a store when a controller loaded it; no
     partition counts as newer while that is not known. ``rewritten`` are the partitions whose nodes
-    other programs have written since: they are not born here, whatever their epochs."""
+    other programs have written since: they are not born here, whatever their epochs. ``by_hand``
+    are those whose states they have written: a later one on a broker proves no older store."""
 
     revision: int = 0
     partition_epoch: int = HIGHEST_EPOCH
     rewritten: frozenset[TopicPartition] = frozenset()
+    by_hand: frozenset[TopicPartition] = frozenset()
 
 
 class BrokerShortages(NamedTuple):

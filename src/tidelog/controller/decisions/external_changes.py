@@ -30,7 +30,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tidelog.controller.decisions import config_effects, reassignment_node
-from tidelog.controller.decisions.assignments import corrected, former_nodes
+from tidelog.controller.decisions.assignments import (
+    corrected,
+    counted_state,
+    former_nodes,
+)
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
@@ -314,10 +318,11 @@ def _take_partition(
     damaged = cluster.damaged.get(path)
     newest: Record | None = None if damaged is None else damaged.former
     if place is not None and path.endswith("/state"):
-        newest = cluster.states.get(TopicPartition(*place)) or newest
+        newest = counted_state(cluster, TopicPartition(*place)) or newest
     take(cluster, path, node)
     if place is None or not isinstance(newest, PartitionState):
         return []
+    topic = layout.topic(place[0])
     written = cluster.states.get(TopicPartition(*place))
     if node is None or written is None:
         return []
@@ -327,6 +332,7 @@ def _take_partition(
         f"{path} was written by another program with an older state, leader epoch "
         f"{written.leader_epoch} and ISR {written.isr}: the newest one is restored, leader epoch "
         f"{newest.leader_epoch} and ISR {newest.isr}."
+        + (f" If that is the wrong one, repair {topic} first." if topic in cluster.damaged else "")
     )
     take(cluster, path, Node(layout.encode(newest), node.version))
     return [Put(path, newest)]

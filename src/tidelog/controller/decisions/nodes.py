@@ -20,7 +20,7 @@ from tidelog.controller.decisions.agreement import (
 )
 from tidelog.controller.decisions.assignments import former_nodes, unproved
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
-from tidelog.controller.decisions.decision import Remove, Write
+from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.plan import WrittenPlan
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
@@ -124,6 +124,8 @@ def check_agreement(
     Call it when other programs have written nodes of these topics. What is damaged keeps its
     ``former`` record, by path: see ``assignments.former_nodes``.
     """
+    for path in _of_gone(cluster, topics):
+        del cluster.damaged[path]
     for path, record in put_aside(cluster, topics):
         _put(cluster, path, record)
     lines = _damage(cluster, contradicted_of(cluster, topics))
@@ -133,15 +135,37 @@ def check_agreement(
     return lines
 
 
+def _of_gone(cluster: ClusterState, topics: Collection[str]) -> list[str]:
+    """Return the states that are named as missing, of those of these topics, where the nodes of
+    their partitions are missing as well and the topic cannot be read, or is gone."""
+    paths = []
+    for path in cluster.damaged:
+        place = None if path in cluster.versions else layout.partition_of(path)
+        if place is None or place[0] not in topics or not path.endswith("/state"):
+            continue
+        if place[0] not in cluster.topics and layout.partition(*place) not in cluster.versions:
+            paths.append(path)
+    return paths
+
+
 def note_rewritten(cluster: ClusterState, paths: Iterable[str]) -> None:
     """Note the partitions whose nodes other programs have written: only a controller's own writes
     make partitions that are newer than the reports of brokers."""
-    places = (layout.partition_of(path) for path in paths if not path.endswith("/state"))
-    written = {TopicPartition(*place) for place in places if place is not None}
+    written: set[TopicPartition] = set()
+    by_hand: set[TopicPartition] = set()
+    for path in paths:
+        place = layout.partition_of(path)
+        if place is not None:
+            (by_hand if path.endswith("/state") else written).add(TopicPartition(*place))
+    loaded = cluster.loaded
+    # A topic's own node may be missing just now.
     if written:
-        # A topic's own node may be missing just now.
-        there = (x for x in cluster.loaded.rewritten if _may_exist(cluster, x.topic))
-        cluster.loaded = cluster.loaded._replace(rewritten=frozenset((*there, *written)))
+        there = (x for x in loaded.rewritten if _may_exist(cluster, x.topic))
+        loaded = loaded._replace(rewritten=frozenset((*there, *written)))
+    if by_hand:
+        there = (x for x in loaded.by_hand if _may_exist(cluster, x.topic))
+        loaded = loaded._replace(by_hand=frozenset((*there, *by_hand)))
+    cluster.loaded = loaded
 
 
 def _note_own(cluster: ClusterState, writes: Iterable[Write]) -> None:
@@ -158,9 +182,11 @@ def _note_own(cluster: ClusterState, writes: Iterable[Write]) -> None:
         elif above == layout.TOPICS and (is_gone or path not in cluster.versions):
             topics.add(name)
     if partitions or topics:
-        there = cluster.loaded.rewritten - partitions
-        left = frozenset(tp for tp in there if tp.topic not in topics)
-        cluster.loaded = cluster.loaded._replace(rewritten=left)
+        rewritten, by_hand = (
+            frozenset(tp for tp in there - partitions if tp.topic not in topics)
+            for there in (cluster.loaded.rewritten, cluster.loaded.by_hand)
+        )
+        cluster.loaded = cluster.loaded._replace(rewritten=rewritten, by_hand=by_hand)
 
 
 def _may_exist(cluster: ClusterState, topic: str) -> bool:
@@ -262,12 +288,15 @@ def check_topic(cluster: ClusterState, name: str, indexes: Mapping[str, list[int
 
 def apply(cluster: ClusterState, writes: Iterable[Write]) -> None:
     """Apply writes that are durable."""
-    if cluster.loaded.rewritten:
+    if cluster.loaded.rewritten or cluster.loaded.by_hand:
         writes = list(writes)
         _note_own(cluster, writes)
     for write in writes:
-        cluster.damaged.pop(write.path, None)
         cluster.ephemeral.pop(write.path, None)
+        if isinstance(write, Put) and _is_contradicted(cluster, write):
+            cluster.versions[write.path] = cluster.versions.get(write.path, -1) + 1
+            continue
+        cluster.damaged.pop(write.path, None)
         if isinstance(write, Remove):
             cluster.versions.pop(write.path, None)
             _remove(cluster, write.path)
@@ -277,6 +306,13 @@ def apply(cluster: ClusterState, writes: Iterable[Write]) -> None:
         if write.path.startswith((layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS)):
             # The commit of these writes raises the revision last.
             cluster.configs_changed_at = cluster.revision + 1
+
+
+def _is_contradicted(cluster: ClusterState, put: Put) -> bool:
+    """Return whether other nodes contradict the very record of a write: it restores what the
+    controller knew, and that is no less wrong for it beside the same nodes."""
+    damaged = cluster.damaged.get(put.path)
+    return damaged is not None and damaged.record is not None and damaged.record == put.record
 
 
 def _put(cluster: ClusterState, path: str, record: Record) -> None:

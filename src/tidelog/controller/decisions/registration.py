@@ -221,7 +221,8 @@ def why_gone_back(cluster: ClusterState, request: Registration) -> str | None:
             break
         if node is not None and end.partition_epoch not in (-1, node.partition_epoch):
             continue
-        if state is not None:
+        # What another program has written since is the damage of this state: see ``agreement``.
+        if state is not None and tp not in cluster.loaded.by_hand:
             newer = _why_newer_state(cluster, request, tp, topic_id, state)
             if newer is not None:
                 why = newer

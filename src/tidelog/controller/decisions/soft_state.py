@@ -82,7 +82,9 @@ def take_report(cluster: ClusterState, report: Registration) -> None:
     if cluster.went_back is not None:
         # For the acceptance alone: they have the size of all reports.
         cluster.kept.commands[broker] = report.commands
-        for key, command in report.commands.items():
+    for key, command in report.commands.items():
+        # Beside these it judges the states that other programs have written.
+        if cluster.went_back is not None or key[1] in cluster.loaded.by_hand:
             former = cluster.kept.newest.get(key)
             if former is None or former.order < command.order:
                 cluster.kept.newest[key] = command
