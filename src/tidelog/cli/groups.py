@@ -219,11 +219,11 @@ async def describe_all(
         "group",
     )
     shown = []
-    for group, found in zip(groups, asked, strict=True):
-        if isinstance(found, ClientError):
-            missing[group] = found
+    for group, described in zip(groups, asked, strict=True):
+        if isinstance(described, ClientError):
+            missing[group] = described
         else:
-            shown.append(found)
+            shown.append(described)
     return shown
 
 
