@@ -677,3 +677,4 @@ def test_every_kind_records_what_was_lost() -> None:
     names = {kind: [name for name, _ in handling.ROUTINES[kind]] for kind in PartitionKind}
     assert {first for first, *_ in names.values()} == {"record what was lost"}
     assert names[PartitionKind.GROUPS][1:] == ["reload the groups"]
+    assert names[PartitionKind.TRANSACTIONS][1:] == ["settle the transactions"]

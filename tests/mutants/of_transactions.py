@@ -13,7 +13,38 @@ MARKERS = "tests/unit/records/test_control_records.py"
 
 NEWEST = "tests/unit/broker/test_newest_records.py"
 
+LOST = "tests/broker/test_lost_states.py"
+
 MUTANTS = (
+    Mutant(
+        "after a loss an id gets an epoch that may have been granted",
+        "src/tidelog/transactions/rules.py::after_loss",
+        "        producer_epoch=MAX_EPOCH,\n",
+        "        producer_epoch=min(now.producer_epoch + 1, MAX_EPOCH),\n",
+        f"{RULES} {RANDOM}",
+    ),
+    Mutant(
+        "after a loss a request of an id goes before its fence",
+        "src/tidelog/transactions/table.py::TransactionTable._request",
+        "        if entry.is_doubtful:\n            self._fence(entry, now_ms, out)\n"
+        "        if entry.in_flight is not None or entry.is_doubtful:\n",
+        "        if entry.in_flight is not None:\n",
+        f"{TABLE} {RANDOM}",
+    ),
+    Mutant(
+        "the debt of a loss goes before the markers are written",
+        "src/tidelog/transactions/rules.py::is_fenced",
+        "    return idle and now.producer_epoch == MAX_EPOCH\n",
+        "    return now.producer_epoch == MAX_EPOCH\n",
+        f"{TABLE} {LOST}",
+    ),
+    Mutant(
+        "a load does not know that its log has lost records",
+        "src/tidelog/broker/transactions/transaction_partition.py::TransactionPartition.before_loaded",
+        "state.is_unclean_leader or state.has_debt",
+        "False",
+        LOST,
+    ),
     Mutant(
         "a load keeps the oldest state of an id",
         "src/tidelog/broker/coordinator/newest_records.py::_note_record",

@@ -111,7 +111,7 @@ def assemble(given: Given) -> Broker:
     reports = loss_reports, fence_reports = _reports(given, partitions, log_work)
     asking = topic_creation, producer_ids = _asking_controller(given, metadata)
     groups, transactions = _coordinators(given, metadata, asking, level, partitions)
-    data_loss = DataLoss(debts, loss_reports, isr_changes, groups.coordinator, clock)
+    data_loss = DataLoss(debts, loss_reports, isr_changes, groups.coordinator, transactions, clock)
     followers = _followers(given, metadata, others, commit, log_work, loss_reports)
     leading = groups.coordinator, transactions
     partitions.steps = RoleSteps(isr_changes, *reports, leading, data_loss, followers)

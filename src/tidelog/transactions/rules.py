@@ -25,6 +25,8 @@ Dead              waits for its tombstone, then as none
   the successor has ended (docs/decisions/0134).
 - Another producer id than the owner's is INVALID_PRODUCER_ID_MAPPING, another epoch is
   PRODUCER_FENCED.
+- After a loss of records of the log (``after_loss``) each id is fenced with the last epoch, from
+  any state (docs/decisions/0138).
 - To fence raises the epoch in the record of the decision to abort. No client gets that epoch,
   except the producer that named itself as the owner when it asked.
 - InitProducerId that claims the owner's identity gets the next one. One that claims the identity
@@ -241,6 +243,34 @@ def timed_out(known: Known, wall_ms: int) -> NextState | None:
     if now.state is not TransactionState.ONGOING or wall_ms < now.started_ms + now.timeout_ms:
         return None
     return NextState(Known(_fenced(now, wall_ms)))
+
+
+def after_loss(known: Known, wall_ms: int) -> NextState | None:
+    """Return what follows for an id when its log has lost records, or None: nothing yet.
+
+    Its owner may have begun a transaction, and another producer may have got a later epoch, that
+    no record is left of. So all epochs of its producer id are fenced, and the next producer gets a
+    new producer id. A decision is carried out first, as it was made.
+    """
+    now = known.transaction
+    if now.state in PREPARED or is_fenced(known):
+        return None
+    aborts = now.state is TransactionState.ONGOING
+    fenced = replace(
+        now,
+        producer_epoch=MAX_EPOCH,
+        state=TransactionState.PREPARE_ABORT if aborts else now.state,
+        previous_producer_id=NO_PRODUCER_ID,
+        updated_ms=wall_ms,
+    )
+    return NextState(Known(fenced))
+
+
+def is_fenced(known: Known) -> bool:
+    """Whether no producer has the id, and no transaction of it is open or decided."""
+    now = known.transaction
+    idle = now.state is TransactionState.EMPTY or now.state in COMPLETE
+    return idle and now.producer_epoch == MAX_EPOCH
 
 
 def is_unused(known: Known, expiration_ms: int, wall_ms: int) -> bool:

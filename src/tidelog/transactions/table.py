@@ -11,6 +11,9 @@ Rules about records in flight (docs/decisions/0117):
   be committed. A record that the log refused was never there.
 - Requests meanwhile wait, as they do for markers: ``WAIT_MS`` at most, ``MAX_WAITING`` at once.
   They are decided again in their order after each change.
+
+After a loss of records (``has_lost``, docs/decisions/0138) an id is in doubt until its producers
+are fenced and its last decision is carried out. Its requests wait for that as for a record.
 """
 
 from __future__ import annotations
@@ -50,11 +53,17 @@ from tidelog.transactions.state import PREPARED, TransactionState
 SETTLED_AT_ONCE = 64
 """Ids whose deadlines a load sets in one step."""
 
+FENCED_EACH_MS = 5
+"""Ids that are fenced in each ms after a loss, unless a request asks for them: a record of each is
+written, and ``due`` returns all that are due at once."""
+
 
 class TransactionalId:
     """One id: what is known of it, and what waits."""
 
-    __slots__ = ("in_flight", "key", "known", "retry_at_ms", "to_complete", "waiting")
+    __slots__ = (
+        "in_flight", "is_doubtful", "key", "known", "retry_at_ms", "to_complete", "waiting"
+    )  # fmt: skip
 
     def __init__(self, key: str, known: Known | None) -> None:
         self.key = key
@@ -66,6 +75,8 @@ class TransactionalId:
         self.to_complete: MarkersWritten | None = None
         """The markers are written, and the record that says so is not committed yet."""
         self.retry_at_ms: int | None = None
+        self.is_doubtful = False
+        """The log has lost records, and the id is not fenced yet."""
 
     @property
     def is_unknown(self) -> bool:
@@ -86,6 +97,10 @@ class TransactionTable:
         """The markers of decisions that a load has found, from ``settle`` to ``loaded``."""
         self.unknown_records = 0
         """Records of the log with a key that this code does not know."""
+        self.has_lost = False
+        """Whether the log has lost records that were committed: set before ``settle``."""
+        self.doubtful = 0
+        """How many ids are in doubt for that."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -127,6 +142,10 @@ class TransactionTable:
         for number, entry in enumerate(self._ids.values()):
             if number % SETTLED_AT_ONCE == 0:
                 yield None
+            if self.has_lost and entry.known is not None and not rules.is_fenced(entry.known):
+                entry.is_doubtful = True
+                entry.retry_at_ms = now_ms + self.doubtful // FENCED_EACH_MS
+                self.doubtful += 1
             self._settle(entry, now_ms)
             decided += _of_decision(entry)
         self._decided = decided
@@ -170,6 +189,9 @@ class TransactionTable:
         entry = self._ids[write.key]
         entry.known, entry.in_flight = write.known, None
         entry.to_complete = entry.retry_at_ms = None
+        if entry.is_doubtful and (write.known is None or rules.is_fenced(write.known)):
+            entry.is_doubtful = False
+            self.doubtful -= 1
         for answer in write.answers:
             out.effect(answer)
         for effect in _of_decision(entry):
@@ -177,6 +199,8 @@ class TransactionTable:
         waiting, entry.waiting = entry.waiting, []
         for request, until_ms in waiting:
             self._request(entry, request, until_ms, now_ms, out)
+        if entry.is_doubtful:
+            self._fence(entry, now_ms, out)
         self._settle(entry, now_ms)
         return out.decision()
 
@@ -211,7 +235,7 @@ class TransactionTable:
             for entry in self._ids.values()
             for request, _ in entry.waiting
         )
-        self._ids = {}
+        self._ids, self.doubtful = {}, 0
         self._deadlines.clear()
         return TransactionDecision(answers)
 
@@ -239,6 +263,9 @@ class TransactionTable:
             return
         if entry.to_complete is not None:
             self._complete(entry, entry.to_complete, now_ms, out)
+            return
+        if entry.is_doubtful:
+            self._fence(entry, now_ms, out)
             return
         wall_ms = now_ms + self.ahead_ms
         expiration_ms = self._settings.transactional_id_expiration_ms
@@ -276,7 +303,9 @@ class TransactionTable:
         if error is not ErrorCode.NONE:
             out.answer(pending, refused(request, error))
             return
-        if entry.in_flight is not None:
+        if entry.is_doubtful:
+            self._fence(entry, now_ms, out)
+        if entry.in_flight is not None or entry.is_doubtful:
             self._wait(entry, request, until_ms, out)
             return
         verdict = rules.judge(entry.known, request, now_ms + self.ahead_ms)
@@ -313,6 +342,16 @@ class TransactionTable:
         verdict = rules.completed(entry.known, event, now_ms + self.ahead_ms)
         if isinstance(verdict, NextState):
             entry.to_complete = event
+            entry.in_flight = out.write(verdict.known, ())
+
+    def _fence(self, entry: TransactionalId, now_ms: int, out: Collected) -> None:
+        """Fence all producers of an id after a loss, unless a decision of it is carried out."""
+        if entry.in_flight is not None or entry.to_complete is not None or entry.known is None:
+            return
+        verdict = rules.after_loss(entry.known, now_ms + self.ahead_ms)
+        if verdict is not None:
+            if entry.known.transaction.state is TransactionState.ONGOING:
+                out.note("aborts a transaction: its log has lost records")
             entry.in_flight = out.write(verdict.known, ())
 
     def _refuse(self, answers: tuple[Answer, ...], error: ErrorCode, out: Collected) -> None:

@@ -9,6 +9,7 @@ answer, the leader is to ask again (CONCURRENT_TRANSACTIONS).
 | what is known of the id | answer |
 |---|---|
 | nothing, or another producer id | INVALID_PRODUCER_ID_MAPPING |
+| its log has lost records, and it is not fenced yet | CONCURRENT_TRANSACTIONS |
 | an older epoch | PRODUCER_FENCED |
 | a newer epoch: this coordinator is deposed and does not know it | CONCURRENT_TRANSACTIONS |
 | a decision, or a record in flight that ends the transaction | CONCURRENT_TRANSACTIONS |
@@ -40,6 +41,8 @@ def verified(
         error = ErrorCode.CONCURRENT_TRANSACTIONS
     if error is not ErrorCode.NONE:
         return [error for _ in partitions]
+    if entry.is_doubtful:
+        return [ErrorCode.CONCURRENT_TRANSACTIONS for _ in partitions]
     now, in_flight = known.transaction, entry.in_flight
     ends = in_flight is not None and (
         in_flight.known is None or in_flight.known.transaction.state is not TransactionState.ONGOING

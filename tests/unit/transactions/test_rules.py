@@ -15,8 +15,10 @@ from tidelog.transactions.rules import (
     Known,
     NextState,
     NoChange,
+    after_loss,
     completed,
     deadline_ms,
+    is_fenced,
     is_unused,
     judge,
     loaded,
@@ -185,6 +187,39 @@ def test_the_last_epoch_is_left_for_fencing() -> None:
     found = outcome(known(ONGOING, LAST_OWNED_EPOCH), INIT)
     assert summary(found) == (PREPARE_ABORT, 7, MAX_EPOCH)
     assert summary(outcome(known(ONGOING, MAX_EPOCH), INIT)) == (PREPARE_ABORT, 7, MAX_EPOCH)
+
+
+@pytest.mark.parametrize(
+    ("state", "after"),
+    [
+        (EMPTY, EMPTY),
+        (ONGOING, PREPARE_ABORT),
+        (PREPARE_COMMIT, None),
+        (PREPARE_ABORT, None),
+        (COMPLETE_COMMIT, COMPLETE_COMMIT),
+        (COMPLETE_ABORT, COMPLETE_ABORT),
+    ],
+)
+def test_after_a_loss_every_epoch_is_fenced_once_a_decision_is_carried_out(
+    state: TransactionState, after: TransactionState | None
+) -> None:
+    at = known(state, before=IdAndEpoch(6, LAST_OWNED_EPOCH))
+    at = replace(at, transaction=replace(at.transaction, previous_producer_id=6))
+    assert not is_fenced(at)
+    verdict = after_loss(at, NOW)
+    if after is None:
+        assert verdict is None
+        return
+    assert verdict is not None and verdict.known.before is None
+    fenced = verdict.known.transaction
+    assert fenced.previous_producer_id == -1, "a producer before it may not repeat itself"
+    assert (fenced.state, fenced.owner) == (after, IdAndEpoch(7, MAX_EPOCH))
+    assert (fenced.partitions, fenced.updated_ms) == (at.transaction.partitions, NOW)
+    for request in (ADD_P, COMMIT, claims(3), claims(LAST_OWNED_EPOCH, 6)):
+        assert outcome(verdict.known, request) is ErrorCode.PRODUCER_FENCED
+    if after is not PREPARE_ABORT:
+        assert is_fenced(verdict.known) and after_loss(verdict.known, NOW) is None
+        assert outcome(verdict.known, INIT) is NoChange.NEEDS_ID
 
 
 # --- KIP-360 -------------------------------------------------------------------------------------

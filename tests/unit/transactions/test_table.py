@@ -489,3 +489,93 @@ def test_requests_that_wait_learn_of_the_end_of_the_leadership() -> None:
     world.take(world.table.unload())
     assert world.error("new") is ErrorCode.NOT_COORDINATOR
     assert (len(world.table), world.table.next_deadline_ms) == (0, None)
+
+
+# --- after a loss of records ---------------------------------------------------------------------
+
+
+def lossy(*states: tuple[str, Transaction]) -> World:
+    """A coordinator that has loaded a log whose end was lost."""
+    world = World()
+    for key, state in states:
+        world.table.replay(*encode(TransactionRecord(key, state)), 0)
+    world.table.has_lost = True
+    world.take(world.table.loaded(0))
+    return world
+
+
+def state_of(state: TransactionState) -> Transaction:
+    opened = state not in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT)
+    return Transaction(7, 0, 30_000, state, (P,) if opened else (), AHEAD_MS, AHEAD_MS)
+
+
+def test_what_is_open_is_aborted_and_fenced_without_a_request() -> None:
+    world = lossy(("id", state_of(TransactionState.ONGOING)))
+    assert world.table.doubtful == 1 and not world.markers
+    world.pass_time(0)
+    assert world.notes == ["aborts a transaction: its log has lost records"]
+    world.store()
+    (marker,) = world.markers
+    assert marker == SendMarkers("id", IdAndEpoch(7, limits.MAX_EPOCH), False, (P,))
+    assert world.table.doubtful == 1, "its markers are not written yet"
+    world.decide(MarkersWritten(*marker_event(marker)))
+    world.store()
+    assert world.state is TransactionState.COMPLETE_ABORT and world.table.doubtful == 0
+
+
+def marker_event(sent: SendMarkers) -> tuple[IdAndEpoch, bool]:
+    return sent.producer, sent.committed
+
+
+def test_what_is_decided_is_carried_out_as_it_was_and_then_fenced() -> None:
+    world = lossy(("id", state_of(TransactionState.PREPARE_COMMIT)))
+    (marker,) = world.markers
+    assert marker == SendMarkers("id", OWNER, True, (P,))
+    world.pass_time(10)
+    assert not world.writes and world.table.doubtful == 1
+    world.decide(DONE)
+    world.store()
+    assert world.state is TransactionState.COMPLETE_COMMIT and world.table.doubtful == 1
+    world.store()
+    assert world.table.doubtful == 0
+    world.decide(AddPartitions("late", OWNER, (P,)))
+    assert world.error("late") is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("state", [TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT])
+def test_a_request_of_an_id_in_doubt_waits_for_its_fence(state: TransactionState) -> None:
+    world = lossy(("id", state_of(state)))
+    world.decide(AddPartitions("add", OWNER, (P,)))
+    world.decide(InitProducerId("init", 30_000))
+    assert not world.answers and len(world.writes) == 1
+    world.store()
+    assert world.error("add") is ErrorCode.PRODUCER_FENCED
+    # The next producer has another producer id: what the log lost may have granted later epochs.
+    world.decide(world.asked.pop().request.with_new_id(8))
+    world.store()
+    assert world.answers["init"] == InitProducerIdResult(ErrorCode.NONE, 8, 0)
+
+
+def test_a_fence_that_the_log_refuses_is_written_again() -> None:
+    world = lossy(("id", state_of(TransactionState.EMPTY)))
+    world.pass_time(0)
+    world.lose()
+    assert world.table.doubtful == 1
+    world.pass_time(limits.RETRY_MS)
+    world.store()
+    assert world.table.doubtful == 0
+
+
+def test_many_ids_are_fenced_a_few_at_a_time() -> None:
+    count = 10 * table.FENCED_EACH_MS
+    world = lossy(*((f"id-{x}", state_of(TransactionState.EMPTY)) for x in range(count)))
+    for _ in range(10):
+        assert len(world.table.due(world.now_ms)) == table.FENCED_EACH_MS
+        world.now_ms += 1
+    assert not world.table.due(world.now_ms)
+
+
+def test_the_end_of_a_leadership_ends_the_doubt_here() -> None:
+    world = lossy(("id", state_of(TransactionState.EMPTY)))
+    world.take(world.table.unload())
+    assert world.table.doubtful == 0

@@ -19,7 +19,7 @@ from tests.support.drawn_seed import drawn_seed
 from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.transactions import limits
+from tidelog.transactions import limits, rules
 from tidelog.transactions.decision import (
     AllocateProducerId,
     SendMarkers,
@@ -28,6 +28,7 @@ from tidelog.transactions.decision import (
 )
 from tidelog.transactions.events import AddPartitions, Deadline, End, InitProducerId, MarkersWritten
 from tidelog.transactions.records import TransactionRecord, decode, encode
+from tidelog.transactions.rules import Known, NextState
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.state import IdAndEpoch, Transaction, TransactionState
 from tidelog.transactions.table import TransactionTable
@@ -81,9 +82,10 @@ class Coordinator:
         self.next_id += 1
         return self.next_id
 
-    def start(self) -> None:
+    def start(self, has_lost: bool = False) -> None:
         self.table = TransactionTable(SETTINGS)
         self.table.ahead_ms = 50_000
+        self.table.has_lost = has_lost
         for key, value in self.log:
             self.table.replay(key, value, self.now_ms)
         self.take(self.table.loaded(self.now_ms))
@@ -268,13 +270,50 @@ class Coordinator:
             elif self.markers:
                 self.write_markers()
             else:
-                if not self.requests and all(x.state in RESTS for x in self.committed.values()):
+                is_over = all(x.state in RESTS for x in self.committed.values())
+                if is_over and not self.requests and not self.table.doubtful:
                     break
                 self.now_ms += 500
                 self.reach_deadlines()
             self.check()
         assert not self.requests, "a request has no answer"
         assert all(now.state in RESTS for now in self.committed.values())
+        assert not self.table.doubtful
+
+
+class Losing(Coordinator):
+    """A coordinator of a partition whose unclean leaders lose records that were committed."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.before_loss: set[IdAndEpoch] = set()
+        """Identities that were granted before the last loss: nothing is known of them."""
+        super().__init__(rng)
+
+    def crash(self) -> None:
+        """The next leader lacks the end of the log."""
+        self.take(self.table.unload())
+        self.log = self.log[: max(len(KEYS), len(self.log) - self.rng.randrange(6))]
+        self.committed, self.changed = {}, {}
+        for number, (key, value) in enumerate(self.log):
+            record = decode(key, value)
+            assert isinstance(record, TransactionRecord)
+            self.changed[record.transactional_id] = number + 1
+            self.committed.pop(record.transactional_id, None)
+            if record.value is not None:
+                self.committed[record.transactional_id] = record.value
+        self.in_flight, self.late, self.markers, self.asked = [], [], [], []
+        self.requests = {}
+        self.before_loss |= set(self.granted)
+        self.start(has_lost=True)
+        self.counts["losses"] += 1
+
+    def check_answer(self, pending: object, result: Any) -> None:
+        if pending in self.requests and result.error is ErrorCode.NONE:
+            _, event, _, _ = self.requests[pending]
+            # InitProducerId brings a new identity, also to one that names a former.
+            named = None if isinstance(event, InitProducerId) else event.producer
+            assert named not in self.before_loss, "it may have begun what the log has lost"
+        super().check_answer(pending, result)
 
 
 EXPECTED = [
@@ -308,6 +347,36 @@ def test_random_histories_keep_what_was_promised() -> None:
     # The histories have what they are here for.
     assert {name: counts[name] for name in EXPECTED if counts[name] < 20} == {}
     assert ids > 60, "producer ids whose epochs ended"
+
+
+def lossy_histories(rng: random.Random, number: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for _ in range(number):
+        coordinator = Losing(rng)
+        for _ in range(300):
+            coordinator.step()
+        coordinator.come_to_rest()
+        counts += coordinator.counts
+    return counts
+
+
+def test_no_producer_goes_on_after_a_loss_of_states_and_no_identity_is_granted_twice() -> None:
+    counts = lossy_histories(random.Random(drawn_seed()), 60)
+    wanted = (*EXPECTED, "losses")
+    assert {name: counts[name] for name in wanted if counts[name] < 20} == {}
+
+
+@pytest.mark.parametrize("rule", ["open only", "nothing"])
+def test_a_fence_of_less_than_every_id_is_found(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controls: only what the log has open is fenced, by one epoch; and nothing is."""
+
+    def one_epoch(known: Known, wall_ms: int) -> NextState | None:
+        return rules.timed_out(known, 2**62) if rule == "open only" else None
+
+    monkeypatch.setattr(rules, "after_loss", one_epoch)
+    monkeypatch.setattr(rules, "is_fenced", lambda known: known.transaction.state in RESTS)
+    with pytest.raises(AssertionError):
+        lossy_histories(random.Random(7), 60)
 
 
 def broken_lost(table: TransactionTable, write: TransactionWrite) -> None:

@@ -60,3 +60,9 @@ def test_the_answer_in_each_state(
     found: TransactionalId | None, producer: IdAndEpoch, answers: list[E]
 ) -> None:
     assert verified(found, producer, (P, Q)) == answers
+
+
+def test_nothing_is_confirmed_while_an_id_may_lack_records() -> None:
+    doubtful = entry(OPEN)
+    doubtful.is_doubtful = True
+    assert verified(doubtful, OWNER, (P, Q)) == [ASK_AGAIN] * 2

@@ -196,6 +196,12 @@ class Coordinator(Generic[TableT]):
         await led.load_ended.wait()
         return None if led.error is ErrorCode.NONE else f"not loaded: {led.error.name}"
 
+    def load_again(self, hosted: HostedPartition) -> None:
+        """Load a partition's table again from its log, whatever is served: requests that wait get
+        NOT_COORDINATOR."""
+        self._close(hosted.partition)
+        self.lead(hosted)
+
     def lead(self, hosted: HostedPartition) -> None:
         """This broker leads a partition in a new epoch: load its table, if it keeps one."""
         if hosted.topic != self._topic:

@@ -9,11 +9,13 @@ reports it in a field of AlterIsr, and the controller clears flag and debt.
 |---|---|
 | ordinary | record the loss: where the unclean leader's log ended, and in which leader epoch |
 | ``__consumer_offsets`` | record the loss; reload the groups from the rest of the log |
-| ``__transaction_state`` | record the loss; fencing open transactions comes with transactions |
+| ``__transaction_state`` | record the loss; load the ids from the rest of the log, fence them, \
+abort what is open and carry out what is decided (decision 0138) |
 
-A routine that fails leaves the flag set and runs again after a pause that grows up to
-``RETRY_MAX_MS``, without a limit of attempts. A leader in a new epoch starts with the first
-routine. Memory grows with the partitions that need handling.
+Markers of transactions wait for leaders, and may need longer than a routine: they go on meanwhile,
+and the routine fails until all of them are written. A routine that fails leaves the flag set and
+runs again after a pause that grows up to ``RETRY_MAX_MS``, without a limit of attempts. A leader in
+a new epoch starts with the first routine. Memory grows with the partitions that need handling.
 """
 
 from __future__ import annotations
@@ -69,6 +71,13 @@ class Groups(Protocol):
         """Load the groups of a partition from its log; return why that failed, if so."""
 
 
+class SettlesTransactions(Protocol):
+    """The transactional ids coordinated here: ``transaction_coordinator``."""
+
+    async def settled(self, partition: HostedPartition, /) -> str | None:
+        """End what a loss has left open or decided; return why that is not done yet, if so."""
+
+
 Failures = Mapping["HostedPartition", str]
 """The partitions for which a routine failed, and why."""
 
@@ -91,14 +100,30 @@ async def reload_groups(handling: DataLoss, led: Sequence[HostedPartition]) -> F
 
     The load of a log whose end is not committed may never finish: each partition has a timeout.
     """
-    reasons = await asyncio.gather(*(_reloaded(handling.groups, partition) for partition in led))
+    return await _of_each(handling.groups.reloaded, led)
+
+
+async def settle_transactions(handling: DataLoss, led: Sequence[HostedPartition]) -> Failures:
+    """Fence the ids of these partitions, and end their transactions, each within a timeout.
+
+    What is not done then goes on, also with the next leader, until it is asked for again.
+    """
+    return await _of_each(handling.transactions.settled, led)
+
+
+async def _of_each(
+    work: Callable[[HostedPartition], Awaitable[str | None]], led: Sequence[HostedPartition]
+) -> Failures:
+    reasons = await asyncio.gather(*(_in_time(work, partition) for partition in led))
     return {partition: why for partition, why in zip(led, reasons, strict=True) if why is not None}
 
 
-async def _reloaded(groups: Groups, partition: HostedPartition) -> str | None:
+async def _in_time(
+    work: Callable[[HostedPartition], Awaitable[str | None]], partition: HostedPartition
+) -> str | None:
     try:
         async with asyncio.timeout(LONGEST_ROUTINE_S / 2):
-            return await groups.reloaded(partition)
+            return await work(partition)
     except TimeoutError:
         return f"still loading after {LONGEST_ROUTINE_S / 2:.0f} s"
 
@@ -109,7 +134,10 @@ ROUTINES: Mapping[PartitionKind, tuple[tuple[str, Routine], ...]] = {
         ("record what was lost", record_what_was_lost),
         ("reload the groups", reload_groups),
     ),
-    PartitionKind.TRANSACTIONS: (("record what was lost", record_what_was_lost),),
+    PartitionKind.TRANSACTIONS: (
+        ("record what was lost", record_what_was_lost),
+        ("settle the transactions", settle_transactions),
+    ),
 }
 
 
@@ -122,11 +150,13 @@ class DataLoss:
         loss_reports: LossReports,
         isr_changes: IsrChanges,
         groups: Groups,
+        transactions: SettlesTransactions,
         clock: Clock,
     ) -> None:
         self.debts = debts
         self.loss_reports = loss_reports
         self.groups = groups
+        self.transactions = transactions
         self._debts = debts.owed
         self._isr_changes = isr_changes
         self._clock = clock

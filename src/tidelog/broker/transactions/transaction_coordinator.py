@@ -10,6 +10,7 @@ see ``tidelog.transactions``.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from tidelog.runtime.seams import Seams
 
 Hosted = Callable[[str], Iterable["HostedPartition"]]
+
+
+SETTLED_S, POLL_S = 10.0, 0.02
+"""How long one call waits for what a loss leaves to do, and how often it checks that."""
 
 
 class TransactionCoordinator:
@@ -92,6 +97,31 @@ class TransactionCoordinator:
         self._markers = markers
         for led in self.coordinator.led():
             cast(TransactionPartition, led.own_part).send_soon()
+
+    async def settled(self, hosted: HostedPartition) -> str | None:
+        """Fence and abort what a partition has open after a loss of its records, and carry out what
+        is decided (KIP-704); return None when all of it is done, otherwise why it is not.
+
+        It goes on beside this call, which waits ``SETTLED_S`` at most, and in the next coordinator.
+        """
+        coordinator, number, left = self.coordinator, hosted.partition, 0
+        why = await coordinator.reloaded(hosted)
+        led = coordinator.leading(number)
+        if why is None and not isinstance(led, ErrorCode) and not led.table.has_lost:
+            # The loss became known after the load.
+            coordinator.load_again(hosted)
+            why = await coordinator.reloaded(hosted)
+        if why is not None:
+            return why
+        for _ in range(round(SETTLED_S / POLL_S)):
+            led = coordinator.leading(number)
+            if isinstance(led, ErrorCode):
+                return f"not served: {led.name}"
+            left = led.table.doubtful
+            if not left:
+                return None
+            await asyncio.sleep(POLL_S)
+        return f"{left} transactional ids are not fenced yet, or their markers are not written"
 
     def _kind(self) -> TableKind[TransactionTable]:
         return TableKind(

@@ -107,7 +107,8 @@ class TransactionPartition:
 
     async def before_loaded(self) -> None:
         """Set the deadlines of all ids, in turns of the loop."""
-        shell = self._shell
+        shell, state = self._shell, self._shell.hosted.state
+        shell.table.has_lost = state.is_unclean_leader or state.has_debt
         if shell.state is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             await pace.run(shell.table.settle(shell.now()), self._parts.clock)
 
