@@ -108,7 +108,7 @@ def test_the_debt_goes_when_all_is_fenced_and_the_markers_are_written(
         (sent,) = broker.markers.sent
         fenced = SendMarkers(ID, IdAndEpoch(producer[0], MAX_EPOCH), False, partitions(("t", 0)))
         assert sent.markers == fenced and sent.coordinator_epoch == hosted.leader_epoch
-        await until(lambda: broker.broker.data_loss._debts[hosted].failures > 1)
+        await until(lambda: broker.broker.data_loss.debts.owed[hosted].failures > 1)
         assert not world.controller.handled and broker.table().doubtful == 1
         assert (await broker.describe("idle")).producer_epoch == MAX_EPOCH
         sent.written()

@@ -15,7 +15,38 @@ NEWEST = "tests/unit/broker/test_newest_records.py"
 
 LOST = "tests/broker/test_lost_states.py"
 
+HANGING = "tests/unit/transactions/test_hanging.py"
+CHECKS = "tests/broker/test_hanging_checks.py"
+
 MUTANTS = (
+    Mutant(
+        "what one coordinator does not know is aborted before all have answered",
+        "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks._states",
+        "[0] < epoch for number",
+        "[0] < -1 for number",
+        CHECKS,
+    ),
+    Mutant(
+        "a batch of the next transaction is ended with the one before",
+        "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks._end",
+        "        if said is None or _transaction_of(entry) != transaction:\n",
+        "        if said is None:\n",
+        CHECKS,
+    ),
+    Mutant(
+        "an open transaction of other partitions keeps this one open",
+        "src/tidelog/transactions/hanging.py::judge",
+        "    if where in now.partitions:\n",
+        "    if True:\n",
+        f"{HANGING} {CHECKS}",
+    ),
+    Mutant(
+        "a deposed coordinator says how a transaction ended",
+        "src/tidelog/transactions/hanging.py::judge",
+        "    if now.coordinator_epoch < transaction.coordinator_epoch:\n",
+        "    if False:\n",
+        HANGING,
+    ),
     Mutant(
         "after a loss an id gets an epoch that may have been granted",
         "src/tidelog/transactions/rules.py::after_loss",

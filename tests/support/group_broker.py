@@ -122,7 +122,7 @@ class GroupBroker(LoneBroker):
             client_id="client",
             client_host="127.0.0.1",
             listener_name="PLAINTEXT",
-            connection=SimpleNamespace(is_tidelog=False),
+            connection=SimpleNamespace(is_tidelog=False, is_trusted=False),
         )
         return done(handler.handle(self.broker, request, context))
 

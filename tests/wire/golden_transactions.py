@@ -352,6 +352,25 @@ TRANSACTIONS = (
     ),
     Golden(
         66,
+        1,
+        m.ListTransactionsRequest(producer_id_filters=[ID], include_covered=True),
+        """
+        01 02 0102030405060708                # no state, one producer id
+        ffffffffffffffff
+        01 904e 01 01
+        """,
+    ),
+    Golden(
+        66,
+        1,
+        LISTED(covered=[LISTED.Covered(3, 5)]),
+        """
+        00000000 0000 01 01
+        01 904e 0a 02 00000003 00000005 00    # a partition, its leader epoch
+        """,
+    ),
+    Golden(
+        66,
         2,
         m.ListTransactionsRequest(
             state_filters=["Empty"],

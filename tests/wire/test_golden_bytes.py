@@ -168,6 +168,7 @@ def test_responses_of_published_apis_have_tags_of_ours_only_if_the_client_asks()
         ApiKey.METADATA: "include_counts",
         ApiKey.DESCRIBE_CLUSTER: "broker_id",
         ApiKey.OFFSET_FETCH: "include_expiry",
+        ApiKey.LIST_TRANSACTIONS: "include_covered",
     }
     asked = {
         (codec.api_of(key).name, version)

@@ -60,6 +60,7 @@ from tidelog.broker.partitions.unaware_notes import UnawareNotes
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.broker.partitions.verifier import QUESTION_MS, Verifier
 from tidelog.broker.role_steps import RoleSteps
+from tidelog.broker.transactions.hanging_checks import HangingChecks
 from tidelog.broker.transactions.marker_sender import Connecting, MarkerSender
 from tidelog.broker.transactions.marker_writer import MarkerWriter
 from tidelog.broker.transactions.markers import Markers
@@ -196,7 +197,10 @@ def _markers(
     writer = MarkerWriter(partitions, groups, leader_hints, seams.clock)
     sender = MarkerSender(configs.node_id, connecting, writer, questions.exist, seams)
     transactions.send_with(sender)
-    return Markers(writer, sender)
+    dynamic, name = given.topic_configs, "transaction.max.timeout.ms"
+    limit_ms = partial(dynamic.number, name, configs.transaction_max_timeout_ms)
+    checks = HangingChecks(partitions, metadata, others, writer, limit_ms, seams.clock)
+    return Markers(writer, sender, checks)
 
 
 def _coordinators(

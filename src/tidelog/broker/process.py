@@ -153,10 +153,10 @@ class BrokerProcess:
                 listener.name, listener.host, listener.port
             )
         self.waits_for = "a controller to register it and send it metadata"
-        broker.isr_changes.start()
-        broker.loss_reports.start()
-        broker.fence_reports.start()
-        broker.data_loss.start()
+        for part in (broker.isr_changes, broker.loss_reports, broker.fence_reports):
+            part.start()
+        for handling in (broker.data_loss, broker.markers.checks):
+            handling.start()
         session.start(
             Identity(
                 node_id=configs.node_id,
@@ -297,6 +297,7 @@ class BrokerProcess:
             await coordinator.close()
         session, self._session = self._session, None
         if self._server is not None:
+            await self.broker.markers.checks.stop()
             await self.broker.markers.sender.close()
             await self.broker.group_lag.close()
             await self.broker.data_loss.stop()

@@ -4,6 +4,8 @@
 - COORDINATOR_LOAD_IN_PROGRESS while some ids are loading: an incomplete list would mislead.
 - Filters by state and by producer id; those by states that do not exist are returned, as in Kafka.
 - v1: only transactions that began longer ago than a duration.
+- v1, asked by tag 10000: the partitions that it lists, with their leader epochs. A leader that
+  finds none of a producer must know that each coordinator has answered (decision 0139).
 - v2 has a filter by a pattern of ids and is not served.
 """
 
@@ -46,7 +48,9 @@ def handle(
     if coordinator.is_loading:
         return _Response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     is_asked_for = _filter(request, broker.clock.wall_ms())
-    for table in list(coordinator.tables()):
+    loaded = [(led, led.hosted.leader_epoch) for led in coordinator.led() if not led.error]
+    for led, _ in loaded:
+        table = led.table
         for number, name in enumerate(list(table)):
             entry, size = table.get(name), 0
             if entry is not None and entry.known is not None:
@@ -57,7 +61,13 @@ def handle(
                     size = ID_BYTES + len(name)
             if size or number % AT_ONCE == 0:
                 yield size
-    return _Response(unknown_state_filters=unknown, transaction_states=listed)
+    response = _Response(unknown_state_filters=unknown, transaction_states=listed)
+    if request.include_covered:
+        # What is led no longer was perhaps listed in part.
+        response.covered = [
+            _Response.Covered(led.hosted.partition, epoch) for led, epoch in loaded if not led.error
+        ]
+    return response
 
 
 def _filter(

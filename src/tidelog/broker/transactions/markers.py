@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.broker.transactions.hanging_checks import HangingChecks
 from tidelog.broker.transactions.marker_sender import MarkerSender
 from tidelog.broker.transactions.marker_writer import MarkerWriter
 
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """Both ends of a marker's way."""
+    """Both ends of a marker's way, and the checks of what waits for one in vain."""
 
     writer: MarkerWriter
     sender: MarkerSender
+    checks: HangingChecks
+    """What ends transactions whose marker, or whose coordinator's states, were lost."""

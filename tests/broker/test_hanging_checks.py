@@ -1,0 +1,256 @@
+"""What is open in a log and over at its coordinator is ended: real coordinators, logs, requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.lone_broker import until
+from tests.support.marker_broker import begin, markers_of
+from tests.support.processes import DEADLINE_S
+from tests.support.storage_logs import NOW_MS, batch
+from tests.support.transaction_broker import TransactionBroker
+from tidelog.broker.transactions import hanging_checks
+from tidelog.broker.transactions.hanging_checks import HangingChecks
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode as E
+from tidelog.records.batch import Rejected
+from tidelog.storage.log.stable import last_stable_offset
+
+STRANGER = 777
+"""A producer id that no coordinator knows."""
+
+
+class World:
+    def __init__(self, broker: TransactionBroker) -> None:
+        self.broker = broker
+        self.hosted: Any = broker.lead("t", 2)
+        self.checks: HangingChecks = broker.broker.markers.checks
+
+    @property
+    def is_held(self) -> bool:
+        """Whether something that is open holds readers back."""
+        return last_stable_offset(self.hosted.log) < self.hosted.high_watermark
+
+    @property
+    def questions(self) -> int:
+        return self.broker.server.router.tallies[ApiKey.LIST_TRANSACTIONS].requests
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Check again and again until a condition holds."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not done():
+                await self.checks.check()
+
+    def verdicts(self) -> list[tuple[int, int, bool]]:
+        """Producer id, epoch and verdict of each marker."""
+        return [(*producer, end.committed) for *producer, end in markers_of(self.hosted)]
+
+    async def decided(self, *, committed: bool) -> tuple[int, int]:
+        """A transaction that is complete at its coordinator, and has lost its marker here."""
+        producer = await self.broker.init()
+        assert await self.broker.add(producer, ("t", 0)) == [E.NONE]
+        begin(self.hosted, *producer)
+        assert await self.broker.end(producer, committed=committed) == E.NONE
+        await until(lambda: self.broker.markers.sent)
+        self.broker.markers.sent.pop().written()
+        name = "CompleteCommit" if committed else "CompleteAbort"
+        assert await self.broker.state() == name
+        return producer
+
+
+def run(folder: Path, story: Callable[[World], Awaitable[None]], **config: object) -> None:
+    async def main() -> None:
+        broker = TransactionBroker(folder, {"transaction.state.log.num.partitions": 3, **config})
+        broker.state_partitions = 3
+        await broker.start()
+        try:
+            await broker.lead_and_load()
+            await until(lambda: not broker.ids.is_loading)
+            await story(World(broker))
+        finally:
+            await broker.broker.markers.checks.stop()
+            await broker.stop()
+
+    asyncio.run(main())
+
+
+def test_what_no_coordinator_knows_is_aborted_and_is_a_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(world: World) -> None:
+        begin(world.hosted, STRANGER, 4)
+        await world.checks.check()
+        assert world.verdicts() == [(STRANGER, 4, False)] and not world.is_held
+        assert (world.checks.ended, world.checks.lost) == (1, 1)
+        await world.checks.check()
+        assert world.questions == 1, "nothing is left to ask about"
+
+    with caplog.at_level(logging.INFO):
+        run(tmp_path, story)
+    (line,) = (x for x in caplog.records if x.name == "tidelog.audit")
+    assert line.getMessage() == (
+        "a transaction of producer 777, epoch 4, in t-0 from offset 0 was aborted: no coordinator "
+        "knows how it ended"
+    )
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_what_is_decided_gets_its_lost_marker(tmp_path: Path, committed: bool) -> None:
+    async def story(world: World) -> None:
+        producer = await world.decided(committed=committed)
+        await world.checks.check()
+        assert world.verdicts() == [(*producer, committed)] and not world.is_held
+        assert (world.checks.ended, world.checks.lost) == (1, 0)
+
+    run(tmp_path, story)
+
+
+def test_what_is_open_or_on_its_way_stays(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        broker = world.broker
+        producer = await broker.init()
+        assert await broker.add(producer, ("t", 0)) == [E.NONE]
+        begin(world.hosted, *producer)
+        await world.checks.check()
+        assert await broker.end(producer) == E.NONE
+        broker.lead("t", 2, epoch=1, leader=2)
+        world.hosted = broker.lead("t", 2, epoch=2)
+        await world.checks.check()
+        assert world.questions == 2 and world.is_held and not world.verdicts()
+        await world.checks.check()
+        assert world.questions == 2, "once for a leadership"
+
+    run(tmp_path, story)
+
+
+def test_an_open_transaction_without_this_partition_is_another_one(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        producer = await world.broker.init()
+        assert await world.broker.add(producer, ("t", 1)) == [E.NONE]
+        begin(world.hosted, *producer)
+        await world.checks.check()
+        assert world.verdicts() == [(*producer, False)] and world.checks.lost == 1
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("missing", ["loads", "moves", "is not led"])
+def test_nothing_is_judged_until_every_coordinator_has_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    async def story(world: World) -> None:
+        broker = world.broker
+        begin(world.hosted, STRANGER)
+        led = broker.ids.led()[1]
+        with monkeypatch.context() as patched:
+            if missing == "loads":
+                patched.setattr(led, "_state", E.COORDINATOR_LOAD_IN_PROGRESS)
+            else:
+                # The metadata have a newer leader epoch than the one that answers, or no leader.
+                changed = {"leader_epoch": 5} if missing == "moves" else {"leader": -1}
+                topic = broker.broker.metadata.topic("__transaction_state")
+                assert topic is not None
+                info = topic.partitions[1]
+                patched.setitem(topic.partitions, 1, replace(info, **changed))  # type: ignore
+            await world.checks.check()
+            assert world.is_held and not world.checks.ended
+            asked = world.questions
+            await world.checks.check()
+            assert world.questions == asked, "it pauses"
+        await world.until(lambda: not world.is_held)
+        assert world.checks.lost == 1
+
+    monkeypatch.setattr(hanging_checks, "PAUSE_MS", 500)
+    run(tmp_path, story)
+
+
+def test_a_batch_that_comes_meanwhile_is_not_ended_with_what_was_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker of a committed transaction was lost, and its producer begins the next one. Other
+    producers append meanwhile, and wait for nothing."""
+
+    async def story(world: World) -> None:
+        producer = await world.decided(committed=True)
+        others = world.broker.broker.other_brokers
+        ask, begun = others.ask, []
+
+        async def late(*of: Any) -> Any:
+            answer = await ask(*of)
+            if not begun:
+                begun.append(producer)
+                assert await world.broker.add(producer, ("t", 0)) == [E.NONE]
+                begin(world.hosted, *producer, sequence=1)
+                plain = world.hosted.append(batch(1), NOW_MS, from_client=False)
+                assert not isinstance(plain, Rejected)
+            return answer
+
+        monkeypatch.setattr(others, "ask", late)
+        await world.checks.check()
+        assert begun and world.is_held and not world.verdicts()
+        await world.until(lambda: world.questions == 2)
+        assert not world.verdicts(), "it is open now"
+
+    monkeypatch.setattr(hanging_checks, "PAUSE_MS", 1)
+    run(tmp_path, story)
+
+
+def test_what_holds_readers_back_for_too_long_is_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The states of its coordinator were lost after this leadership began."""
+
+    async def story(world: World) -> None:
+        await world.checks.check()
+        begin(world.hosted, STRANGER)
+        await world.checks.check()
+        await world.checks.check()
+        assert not world.questions and world.is_held
+        await world.until(lambda: not world.is_held)
+        assert world.questions == 1
+
+    run(tmp_path, story, **{"transaction.max.timeout.ms": 300})
+
+
+def test_the_task_checks_by_itself_and_survives_a_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(world: World) -> None:
+        check, failures = world.checks.check, [ZeroDivisionError("planted")]
+
+        async def failing() -> None:
+            if failures:
+                raise failures.pop()
+            await check()
+
+        monkeypatch.setattr(world.checks, "check", failing)
+        begin(world.hosted, STRANGER)
+        world.checks.start()
+        await until(lambda: not world.is_held)
+
+    monkeypatch.setattr(hanging_checks, "SWEEP_S", 0.01)
+    run(tmp_path, story)
+    assert "open transactions could not be checked" in caplog.text
+
+
+def test_many_transactions_are_checked_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        for number in range(5):
+            begin(world.hosted, STRANGER + number)
+        await world.checks.check()
+        assert world.checks.lost == 2 and world.is_held
+        await world.until(lambda: not world.is_held)
+        assert world.checks.lost == 5
+
+    monkeypatch.setattr(hanging_checks, "PAUSE_MS", 1)
+    monkeypatch.setattr(hanging_checks, "MOST_AT_ONCE", 2)
+    run(tmp_path, story)
