@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.isolation import Transactions
 from tests.support.lone_broker import Peer, until
 from tests.support.storage_logs import NOW_MS, removed_now
 from tests.support.two_directories import Broker, HeldDisk, alter, started
@@ -25,6 +26,8 @@ from tidelog.protocol import messages
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.loop import run
+from tidelog.storage.log.aborted_reading import aborted_between
+from tidelog.storage.log.stable import last_stable_offset
 
 OK = ErrorCode.NONE
 
@@ -82,6 +85,35 @@ def test_a_replica_moves_and_is_served_throughout(tmp_path: Path) -> None:
                 await broker.broker.log_work.settled()
                 removed_now(broker.broker.directories[0])
             assert [d.failed for d in broker.broker.directories] == [None, None]
+
+    run(main())
+
+
+def test_what_is_open_moves_along(tmp_path: Path) -> None:
+    async def main() -> None:
+        broker = Broker(tmp_path)
+        async with started(broker) as peer:
+            hosted = broker.lead("t", configs={"segment.bytes": "20000"})
+            log = Transactions(hosted, 1_000)
+            log.plain()
+            begun = log.data(7)
+            log.data(8)
+            log.abort(8)
+            for round_ in range(2):
+                # It began some segments ago, and what was aborted ended there.
+                for _ in range(40):
+                    log.plain()
+                target = broker.other(hosted)
+                assert await alter(peer, target) is OK
+                await until(lambda: not len(broker.broker.future_replicas))
+                assert broker.place(hosted) == target
+                assert last_stable_offset(hosted.log) == begun
+                ended = aborted_between(hosted.log, 0, hosted.log.end_offset).transactions
+                assert [(one.producer_id, one.first_offset) for one in ended] == [(8, 2)]
+                log.data(7)
+                assert hosted.log.producers.entries[7].last_sequence == round_ + 1
+            log.commit(7)
+            assert last_stable_offset(hosted.log) == hosted.log.end_offset
 
     run(main())
 

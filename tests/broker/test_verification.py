@@ -23,7 +23,7 @@ from tests.support.played_coordinator import (
 )
 from tests.support.processes import DEADLINE_S
 from tests.support.produce_fetch import batch, run
-from tests.support.resized import OLDER, count_in, fence, put
+from tests.support.resized import OLDER, OWN, count_in, fence, put
 from tests.support.transactional_logs import batches_from, marker
 from tidelog.broker.metadata.configurations import EntityType
 from tidelog.broker.partitions import joining_room, verifier
@@ -32,6 +32,8 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.work import finish
 from tidelog.records.batch import read_header, seal_batch
 from tidelog.records.builder import Producer
+from tidelog.replication.resize_rules import Named
+from tidelog.storage.log.stable import last_stable_offset
 
 ABORTABLE = ErrorCode.TRANSACTION_ABORTABLE
 RETRY = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -433,6 +435,34 @@ def test_all_rows_are_judged_again_after_the_wait(
             is_appended = change in (_lead_on, _mark_another)
             assert hosted.end_offset == before + is_appended
             assert not hosted.log.producers.transactions or is_appended
+
+    run(main())
+
+
+def test_a_fence_in_the_midst_of_a_transaction_refuses_the_former_count(tmp_path: Path) -> None:
+    """Of what goes on with an open transaction, too; its marker comes after the fence."""
+
+    async def main() -> None:
+        async with leading(tmp_path) as (lone, coordinator, peer):
+            producer, hosted = TransactionalProducer(lone, coordinator), partition_of(lone)
+            put(hosted, **OF_OLDER)
+            producer.add()
+
+            async def send(sequence: int, count: Named) -> int:
+                request = count_in(producer.request((0, producer.batch(sequence))), count)
+                code: int = part_of(await peer.ask(request, 11)).error_code
+                return code
+
+            assert await send(0, OLDER) == 0
+            put(hosted)
+            fence(hosted, -1)
+            assert await send(1, OLDER) == ErrorCode.INVALID_PARTITION_METADATA
+            assert await send(0, OLDER) == 0, "it is known"
+            assert last_stable_offset(hosted.log) == 0 and hosted.end_offset == 1
+            assert await send(1, OWN) == 0
+            producer.end(hosted)
+            assert last_stable_offset(hosted.log) == hosted.end_offset == 3
+            assert data_of(hosted) == [(7, 0, True), (7, 1, True)]
 
     run(main())
 

@@ -248,3 +248,29 @@ def test_a_stock_member_that_commits_its_last_record_shuts_no_gate_for_ever(
     committed = stock.committed([TopicPartition(topic, 0)], DEADLINE_S)
     assert [each.offset for each in committed] == [1]
     stock.close()
+
+
+def test_a_transaction_ends_although_a_topic_of_it_is_deleted(
+    cluster: TidelogCluster, topic_name: str
+) -> None:
+    """Its marker has nothing to end there, nor in the next topic of that name."""
+    topic, gone = topic_name, f"{topic_name}-gone"
+    for name in (topic, gone):
+        cluster.create_topic(name, 1)
+    writer = Writer(cluster, topic, topic)
+    writer.begin()
+    writer.write(["a"], (0,))
+    writer.write(["a"], (0,), gone)
+    client = admin(cluster.bootstrap)
+    client.delete_topics([gone])[gone].result(DEADLINE_S)
+    writer.commit()
+    cluster.create_topic(gone, 1)
+    writer.begin()
+    writer.write(["b"], (0,))
+    writer.write(["b"], (0,), gone)
+    writer.commit()
+    with CommittedMember(cluster.bootstrap, topic, topic) as member:
+        member.until_has(2)
+        assert member.values() == [(0, "a"), (0, "b")]
+    for name in (topic, gone):
+        until_nothing_is_open(cluster, name)

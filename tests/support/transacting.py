@@ -54,8 +54,10 @@ class Writer:
         )
         self._made.init_transactions(DEADLINE_S)
 
-    def write(self, values: Iterable[str], partitions: Iterable[int]) -> dict[int, int]:
-        """Write each value to each partition in the open transaction, which begins with the first;
+    def write(
+        self, values: Iterable[str], partitions: Iterable[int], topic: str | None = None
+    ) -> dict[int, int]:
+        """Write each value to each partition in the open transaction, of its topic or another one;
         return the last offset in each."""
         last: dict[int, int] = {}
 
@@ -68,16 +70,20 @@ class Writer:
         places = list(partitions)
         for value in values:
             for partition in places:
-                self._produce(value.encode(), partition, noted)
+                self._produce(topic or self._topic, value.encode(), partition, noted)
         assert self._made.flush(DEADLINE_S) == 0
         return last
 
     def _produce(
-        self, value: bytes, partition: int, noted: Callable[[KafkaError | None, Message], None]
+        self,
+        topic: str,
+        value: bytes,
+        partition: int,
+        noted: Callable[[KafkaError | None, Message], None],
     ) -> None:
         def is_taken() -> bool:
             try:
-                self._made.produce(self._topic, value, partition=partition, on_delivery=noted)
+                self._made.produce(topic, value, partition=partition, on_delivery=noted)
             except KafkaException as error:
                 # Its metadata are of before a growth.
                 assert error.args[0].code() == KafkaError._UNKNOWN_PARTITION, error
