@@ -46,6 +46,13 @@ PROMISES: dict[str, tuple[int, ...]] = {
     "fences_come_first": (8,),
     "only_a_growth_makes_partitions": (11,),
     "no_move_meets_a_resize": (11,),
+    "committed_is_whole": (33,),
+    "aborted_is_never_visible": (33,),
+    "offsets_agree": (33,),
+    "committed_stays": (3, 4),
+    "transactions_keep_their_order": (5, 6),
+    "stable_offsets_stay": (34,),
+    "the_stable_offset_follows": (34,),
 }
 
 RULES = {

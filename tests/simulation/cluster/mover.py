@@ -19,6 +19,7 @@ from tests.simulation.cluster.journal import Place
 from tests.simulation.cluster.members import OFFSETS_TOPIC
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TRANSACTIONS_TOPIC
 from tidelog.protocol import messages
 
 TOPICS = ("plain", "loose", "pair", OFFSETS_TOPIC, TEMPORARY)
@@ -56,6 +57,7 @@ class Mover:
         self.found: list[str] = []
         self.emptied = 0
         """How many times a broker was emptied, in part or whole."""
+        self.topics: tuple[str, ...] = TOPICS
         self._outside = outside
         self._states = outside.states
         self._rng = rng
@@ -102,7 +104,8 @@ class Mover:
         return [
             (place, list(self._states.topics[place.topic].partitions[place.partition]), targets)
             for place, known in self._states.places.items()
-            if place.topic in TOPICS and self._states.place(place.topic, place.partition) == place
+            if place.topic in self.topics
+            and self._states.place(place.topic, place.partition) == place
             for targets in (known.state.target_replicas,)
         ]
 
@@ -156,7 +159,7 @@ class Mover:
         await self._alter({self._rng.choice(where): None})
 
     async def _cancel_a_topic(self) -> None:
-        name = self._rng.choice(TOPICS)
+        name = self._rng.choice(self.topics)
         await self._send([ALTER.ReassignableTopic(name, None)], f"cancels {name}")
 
     async def _cancel_all(self) -> None:
@@ -207,8 +210,9 @@ class Mover:
                 self._judge(where, part.error_code, part.error_message, topic.name)
 
     def _judge(self, where: str, code: int, message: str | None, topic: str) -> None:
-        """Note an error that is not due to a fault. A topic that is deleted may be unknown."""
-        gone = topic in (TEMPORARY, OFFSETS_TOPIC) and code in (
+        """Note an error that is not due to a fault. A topic that is deleted, or made on first
+        use, may be unknown."""
+        gone = topic in (TEMPORARY, OFFSETS_TOPIC, TRANSACTIONS_TOPIC) and code in (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.UNKNOWN_SERVER_ERROR,
         )

@@ -14,7 +14,7 @@ import random
 
 from tests.simulation.cluster.node_control import NodeControl
 from tests.simulation.cluster.nodes import Cluster, ControllerNode, Node
-from tidelog.model.levels import LATEST, LEVEL_NAMES
+from tidelog.model.levels import LATEST, LEVEL_NAMES, numbers_of
 
 PATIENCE_SECONDS = 8.0
 """The operator waits so long for a node that is down, or for replicas that are not in sync."""
@@ -119,4 +119,4 @@ class RollFaults(NodeControl):
 
 
 def _is_lower(one: str, other: str) -> bool:
-    return LEVEL_NAMES.index(one) < LEVEL_NAMES.index(other)
+    return (numbers_of(one) or ()) < (numbers_of(other) or ())

@@ -16,6 +16,7 @@ from tests.simulation.scenarios.moves import run_moves
 from tests.simulation.scenarios.resizes import run_resizes
 from tests.simulation.scenarios.result import Result, Scenario
 from tests.simulation.scenarios.stock import run_stock
+from tests.simulation.scenarios.transactions import run_transactions
 from tests.support.every_yield import every_yield
 
 SHARE = 0.5
@@ -48,6 +49,7 @@ SCENARIOS: dict[str, Scenario] = {
         "moves": run_moves,
         "resizes": run_resizes,
         "stock": run_stock,
+        "transactions": run_transactions,
     }.items()
 }
 
