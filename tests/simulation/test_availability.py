@@ -185,21 +185,21 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-def struck_nodes(run: ScriptedRun, who: str) -> list[Node]:
+def struck_nodes(run: ScriptedRun, victim: str) -> list[Node]:
     active = run.cluster.active
     assert active is not None
     broker = run.cluster.broker(STRUCK)
-    if who == "broker":
+    if victim == "broker":
         return [broker]
-    if who == "controller":
+    if victim == "controller":
         return [active]
-    if who == "standby controller":
+    if victim == "standby controller":
         return [node for node in run.cluster.controllers if node is not active]
-    assert who == "machine"
+    assert victim == "machine"
     return [broker, active]
 
 
-async def played(run: ScriptedRun, operation: str, who: str, how: str) -> dict[str, float]:
+async def played(run: ScriptedRun, operation: str, victim: str, how: str) -> dict[str, float]:
     """Strike as the operation begins; return the longest waits of the others."""
     stage = Stage(run)
     async with stage.client() as cluster, stage.client() as operator:
@@ -217,7 +217,7 @@ async def played(run: ScriptedRun, operation: str, who: str, how: str) -> dict[s
         await run.until(lambda: all(map(len, stage.read_s.values())), "something is read")
         await asyncio.sleep(1)
         since_s = now_s()
-        nodes = struck_nodes(run, who)
+        nodes = struck_nodes(run, victim)
         run.faults.unquiet_until = now_s() + 60
         for node in nodes:
             assert node.process is not None
@@ -247,12 +247,12 @@ async def ended(work: Awaitable[object]) -> None:
         await work
 
 
-WHO = ("broker", "controller", "standby controller", "machine")
+VICTIMS = ("broker", "controller", "standby controller", "machine")
 HOW = ("frozen", "killed")
 ROWS = [
-    (operation, who, HOW[(row + column) % 2])
+    (operation, victim, HOW[(row + column) % 2])
     for row, operation in enumerate(OPERATIONS)
-    for column, who in enumerate(WHO)
+    for column, victim in enumerate(VICTIMS)
 ]
 """Every other row of all 88, which take five minutes."""
 
@@ -260,17 +260,17 @@ BOUNDS_S = {("restart", "controller", "frozen"): 2.0, ("restart", "machine", "fr
 """A clean stop waits 5.5 s for a controller, and the standby one takes over later (limits.md)."""
 
 
-@pytest.mark.parametrize(("operation", "who", "how"), [*dict.fromkeys([*ROWS, *BOUNDS_S])])
-def test_others_go_on_within_a_second(operation: str, who: str, how: str) -> None:
+@pytest.mark.parametrize(("operation", "victim", "how"), [*dict.fromkeys([*ROWS, *BOUNDS_S])])
+def test_others_go_on_within_a_second(operation: str, victim: str, how: str) -> None:
     longest: dict[str, float] = {}
 
     async def script(run: ScriptedRun) -> None:
-        longest.update(await played(run, operation, who, how))
+        longest.update(await played(run, operation, victim, how))
 
     run = ScriptedRun(
         1, script, "replicated", {"min.insync.replicas": "1"}, brokers=5, controllers=2
     )
     result = run.run()
     assert not result.violations, result.report()
-    print(f"{operation}, {who} {how}: {longest}")
-    assert max(longest.values()) < BOUNDS_S.get((operation, who, how), OTHERS_S), longest
+    print(f"{operation}, {victim} {how}: {longest}")
+    assert max(longest.values()) < BOUNDS_S.get((operation, victim, how), OTHERS_S), longest

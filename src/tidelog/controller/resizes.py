@@ -224,7 +224,7 @@ class Resizes:
             # One may fall silent later.
             self._probed_s = None
             return
-        if all(silent.isdisjoint(holders_up(controller.cluster, *each)) for each in closed):
+        if all(silent.isdisjoint(holders_up(controller.cluster, *topic)) for topic in closed):
             return
         if await controller.session_watch.hurry(unproved):
             # What cannot be done without it is undone at once.

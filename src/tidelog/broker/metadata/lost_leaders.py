@@ -31,8 +31,8 @@ LONGEST_MS = 1_000
 
 LONGEST_OF_ALL_MS = 300
 """Longest wait of a response about all topics. The controller has replaced a killed leader by then
-(``broker.session.grace.ms``). A frozen one it replaces after ``broker.silence.suspect.ms``: few of
-those who ask for everything need its partitions, and they ask again."""
+(``broker.session.grace.ms``). A frozen one it replaces after ``broker.silence.suspect.ms``: few
+clients that ask for everything need its partitions, and these ask again."""
 
 
 class Sources(Protocol):
