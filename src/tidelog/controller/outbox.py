@@ -117,9 +117,10 @@ class Outbox:
         self._dirty = False
         self._retries: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._revision_timer: asyncio.TimerHandle | None = None
-        self._kept_revision = self._revision_to_keep = -1
-        """The revision that the broker has on disk, and the one that it should have there."""
-        self._kept_at = 0.0
+        self._kept = (-1, 0.0)
+        """The revision that the broker has on disk, and when it got it."""
+        self._revision_to_keep = -1
+        """The one that it should have there."""
         self._late: Sequence[LateReplica] = ()
         """What the broker has to keep by the last FULL, beside what is assigned to it."""
         self._task = asyncio.get_running_loop().create_task(
@@ -358,17 +359,15 @@ class Outbox:
         owner = self._owner
         request = requests.update_configs(owner.cluster, owner.sender, self.broker, configs)
         await self._send(connection, request, 0)
-        self._kept_revision, self._kept_at = (
-            request.store_revision,
-            asyncio.get_running_loop().time(),
-        )
+        self._kept = (request.store_revision, asyncio.get_running_loop().time())
 
     async def _send_revision(self, connection: ClientConnection) -> None:
         """Have the broker keep the revision of the last states that it was sent, now or soon."""
-        if self._kept_revision >= self._revision_to_keep:
+        kept_revision, kept_at = self._kept
+        if kept_revision >= self._revision_to_keep:
             return
         loop = asyncio.get_running_loop()
-        wait_s = self._kept_at + REVISION_EVERY_S - loop.time()
+        wait_s = kept_at + REVISION_EVERY_S - loop.time()
         if wait_s <= 0:
             await self._send_configs(connection, ())
         elif self._revision_timer is None:
