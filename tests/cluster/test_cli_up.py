@@ -108,6 +108,21 @@ def started(up: Up) -> set[int]:
     return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
+def test_a_slow_stop_names_the_process_that_it_waits_for(folder: Path) -> None:
+    """Ctrl-C was followed by seconds without a word."""
+    with Up(folder) as up:
+        up.until_said("ready")
+        pid = up.cluster()["brokers"][0]["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            up.program.send(signal.SIGINT)
+            said = up.until_said("waiting until ")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert said == f"waiting until broker 1 (pid {pid}) has stopped"
+        assert up.program.wait(DEADLINE_S) == 0
+
+
 def test_children_end_when_it_is_killed(folder: Path) -> None:
     with Up(folder) as up:
         up.until_said("ready")

@@ -39,6 +39,9 @@ from tidelog.runtime.tasks import call_off
 SAY_AWAITED_AFTER_S, SAY_AWAITED_EVERY_S = 5.0, 30.0
 """When a slow start first names the children it waits for, and how often it repeats that."""
 
+SAY_STOPPING_AFTER_S = 2.0
+"""When a slow stop does so: a person has pressed Ctrl-C and waits."""
+
 BY_HAND_CHECK_S = 1.0
 """How often a dead child's lock file is checked for a process that was started by hand."""
 
@@ -205,9 +208,11 @@ class _Up:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await call_off([*watches, stopping])
+            saying = asyncio.ensure_future(self._report_slow_stop())
             # Controllers last: they move the leaderships of the brokers.
             for group in (self._brokers, self._controllers):
                 await asyncio.gather(*(child.end() for child in group))
+            saying.cancel()
             if self._served:
                 # No process runs any longer: scripts must see that.
                 self._rewrite_cluster_json()
@@ -244,6 +249,17 @@ class _Up:
             if stopping.done():
                 return False
         return await self._until_all_serve(stopping)
+
+    async def _report_slow_stop(self) -> None:
+        """Name the children that have not stopped after a while."""
+        wait_s = SAY_STOPPING_AFTER_S
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = SAY_AWAITED_EVERY_S
+            awaited = [child for child in self._children if child.pid is not None]
+            names = ", ".join(f"{child.member} (pid {child.pid})" for child in awaited)
+            if awaited:
+                note(f"waiting until {names} {'has' if len(awaited) == 1 else 'have'} stopped")
 
     async def _report_slow_start(self, group: Sequence[Child]) -> None:
         """Name the children that are not ready after a while, with the last error of their logs."""
