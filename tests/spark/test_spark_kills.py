@@ -181,6 +181,11 @@ def test_the_command_line_refuses_before_spark_starts(tmp_path: Path) -> None:
     assert wrong.stderr == (
         "error: option maxOffsetPerTrigger does not exist; did you mean maxOffsetsPerTrigger?\n"
     )
+    no_lake = run("audit", "--bootstrap-server", "x:1", "--lake", str(tmp_path))
+    assert (no_lake.returncode, no_lake.stderr) == (
+        2,
+        f"error: there is no lake in {tmp_path}: the job archive makes one\n",
+    )
     assert run(*base, "--starting-offsets", "soon").stderr.startswith("error: option starting")
     assert "Missing option" in run("archive").stderr
     assert run("archive").returncode == 2

@@ -86,7 +86,7 @@ def _source_options(function: Any) -> Any:
     return function
 
 
-@main.command()
+@main.command(short_help="Archive topics to Parquet files.")
 @_source_options
 @click.option("-t", "--topic", "topics", required=True, multiple=True, help="May be repeated.")
 @click.option("--checkpoint", help="Spark's checkpoint; default LAKE/_checkpoint.")
@@ -155,7 +155,7 @@ def archive(**given: Any) -> None:
         )
 
 
-@main.command()
+@main.command(short_help="Compare a lake with its live topics.")
 @_source_options
 @click.option(
     "--keys",
@@ -174,6 +174,7 @@ def audit(**given: Any) -> int:
     Exit status 0: right; 1: faults were found; 2: the audit failed; 3: no fault, but records were
     skipped, or may have been.
     """
+    from tidelog.pipeline.audit.gather import whole_lake
     from tidelog.pipeline.jobs import audit as job
     from tidelog.pipeline.json_output import json_output
     from tidelog.pipeline.session import session
@@ -190,6 +191,7 @@ def audit(**given: Any) -> int:
         full=given["full"],
     )
     _check(settings.bootstrap_servers, options, "batch", ("any",))
+    whole_lake(settings.lake)  # not after the seconds that Spark takes to start
     with json_output(given["as_json"], given["json_file"]) as out:
         with session("tidelog audit", given["master"], _pairs("--conf", given["conf"])) as spark:
             done = job.run(spark, settings)

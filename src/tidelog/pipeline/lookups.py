@@ -269,7 +269,9 @@ def _chosen(
         if topic is not None and not code:
             chosen[name] = topic
         elif code == _NOT_THERE:
-            missing[name, None] = f"topic {name} cannot be read: {code.name}"
+            missing[name, None] = (
+                f"topic {name} does not exist ({code.name}): compare `tidelog topics --list`"
+            )
         elif code.retriable:
             unread[name] = code.name
         else:

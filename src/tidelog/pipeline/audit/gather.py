@@ -36,6 +36,15 @@ from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.summary import Summary
 
 
+def whole_lake(location: str) -> tuple[Layout, Summary]:
+    """The layout and the summary of a lake. Raises LakeRefused where there is none."""
+    layout = Layout.at(location)
+    whole, _ = summary(layout)
+    if whole.batch < 0:
+        raise LakeRefused(f"there is no lake in {layout.root}: the job archive makes one")
+    return layout, whole
+
+
 def gather(
     spark: SparkSession, location: str, options: Mapping[str, str], question: AuditRequest
 ) -> AuditFacts:
@@ -43,10 +52,7 @@ def gather(
 
     Raises LakeRefused, PipelineError, ClientError.
     """
-    layout = Layout.at(location)
-    whole, _ = summary(layout)
-    if whole.batch < 0:
-        raise LakeRefused(f"there is no lake in {layout.root}")
+    layout, whole = whole_lake(location)
     now = live.check(sorted({home.topic for home in whole.parts}), options)
     asked = _Asked(layout, options, question, now)
     old, fresh = known_and_new(layout, whole, None if question.full else record.load(layout.root))
