@@ -188,7 +188,7 @@ def cells(item: dict[str, Any]) -> list[str | None]:
     return [
         None if item["parent"] is None else str(item["parent"]),
         None if birth is None else f"epoch {birth} at {item['birth_offset']}",
-        None if fences is None else " ".join(map(_fence_text, fences)),
+        None if fences is None else ", ".join(map(_fence_text, fences)),
     ]
 
 

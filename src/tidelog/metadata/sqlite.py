@@ -229,6 +229,9 @@ def backup(path: str, target: str) -> None:
         raise StoreRefused(f"{target} is a folder: name a file in it, such as {name}.")
     if os.path.exists(target):
         raise StoreRefused(f"{target} exists already: name a file that does not.")
+    folder = os.path.dirname(target) or "."
+    if not os.path.isdir(folder):
+        raise StoreRefused(f"There is no folder {folder}: make it, or name a file in another one.")
     try:
         source = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         try:

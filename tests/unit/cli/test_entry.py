@@ -255,3 +255,15 @@ def test_only_sqlite_stores_are_copied(tmp_path: Path, capsys: pytest.CaptureFix
     status, _, err = status_of(["doctor", "backup", str(tmp_path / "copy"), *at], capsys)
     assert (status, len(err.splitlines())) == (2, 1)
     assert "only a SQLite store can be copied" in err
+
+
+def test_a_copy_into_a_folder_that_is_not_there_names_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said that SQLite cannot open a database file, of the store that was there."""
+    store = tmp_path / "metadata.sqlite"
+    store.touch()
+    words = [str(tmp_path / "nowhere" / "copy"), "--store", f"sqlite:{store}", "--json"]
+    status, out, err = status_of(["doctor", "backup", *words], capsys)
+    assert (status, out, len(err.splitlines())) == (1, "", 1)
+    assert f"There is no folder {tmp_path}/nowhere: make it" in err

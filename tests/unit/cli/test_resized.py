@@ -107,7 +107,7 @@ def test_the_cells_name_parent_birth_and_fences() -> None:
     item["fences"] = resized.fences_shown(
         DescribedFences(4, (fence(1, 7, 7), fence(3, 20, 19, is_seal=True)))
     )
-    assert resized.cells(item) == ["1", "epoch 1 at 7", "fence 1 at 7 seal 3 at 20"]
+    assert resized.cells(item) == ["1", "epoch 1 at 7", "fence 1 at 7, seal 3 at 20"]
 
 
 PLAN = {

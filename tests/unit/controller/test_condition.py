@@ -219,7 +219,7 @@ CASES: list[tuple[Callable[[World], None], str, str, str, str]] = [
         "See the log of brokers 1, 2, 3: an election cannot help",
     ),
     (damaged_node, "node_damaged", "bad", "/x cannot be read: it is torn", "Repair"),
-    (gone_back, "store_went_back", "bad", "gone back in time", "doctor restored"),
+    (gone_back, "store_went_back", "bad", "gone back in time", "recover.md has the steps."),
     (without_id, "topics_without_id", "bad", "no complete commands: t", "Start every broker"),
     (without_state, "partitions_without_state", "bad", "on record: t-1", "put the node back"),
     (dead, "brokers_dead", "bad", "Dead, with replicas: broker 3", "Start"),

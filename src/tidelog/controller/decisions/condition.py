@@ -232,7 +232,7 @@ def _problems(
 def _of_the_store(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
     problems: list[dict[str, Any]] = []
     if cluster.went_back is not None:
-        advice = f"docs/operating/recover.md has the steps with {RESTORED}."
+        advice = "docs/operating/recover.md has the steps."
         problems.append(problem("store_went_back", cluster.went_back, advice))
     for damaged in cluster.damaged.values():
         advice = "Repair the node, or restore the metadata store from a backup."
