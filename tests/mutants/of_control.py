@@ -1266,6 +1266,14 @@ MUTANTS = (
         "tests/unit/cli/test_output.py",
     ),
     Mutant(
+        "a table states a value above all rows that only the first and the last row have",
+        "src/tidelog/cli/table_layout.py::_same_in_all_rows",
+        "    same = takewhile(lambda index: all(row[index] == cells[0][index] for row in cells)"
+        ", wanted)\n",
+        "    same = takewhile(lambda index: cells[-1][index] == cells[0][index], wanted)\n",
+        "tests/unit/cli/test_output.py",
+    ),
+    Mutant(
         "a listener that its file protects serves without protection",
         "src/tidelog/model/configs/server.py::_Special._refuse_unspoken",
         "            elif protocol != PROTOCOLS[0]:\n",
