@@ -151,7 +151,7 @@ PRIVATE = (
             topics=[
                 FENCES.Topic(
                     topic="to",
-                    partitions=[FENCES.Partition(3, 4)],
+                    partitions=[FENCES.Partition(3, 4, True)],
                     undeleted_partition_count=5,
                     resize_epoch=6,
                 )
@@ -160,7 +160,8 @@ PRIVATE = (
         """
         01                                    # former incarnations, too
         02 03 746f
-          02 00000003 00000004 00             # partition, partition epoch
+          02 00000003 00000004                # partition, partition epoch
+            01 904e 01 01                     # it is closed
           02 904e 04 00000005 914e 04 00000006  # undeleted count, resize epoch
         00
         """,
@@ -174,7 +175,7 @@ PRIVATE = (
                 FENCES_SAID.Topic(
                     topic="to",
                     partitions=[
-                        FENCES_SAID.Partition(3, 6, 7, [FENCES_SAID.Fence(8, 9, 10, 1, 11)])
+                        FENCES_SAID.Partition(3, 6, 7, [FENCES_SAID.Fence(8, 9, 10, 1, 11)], 17)
                     ],
                     former=[FENCES_SAID.Former(12, 13, 14, 15, 16)],
                 )
@@ -186,7 +187,7 @@ PRIVATE = (
           02 00000003 0006 00000007           # partition, error, leader epoch
             02 00000008 00000009 000000000000000a 01 000000000000000b 00
                                               # resize epoch, count, offset, kind, end of the data
-            00
+            01 904e 08 0000000000000011       # where it ends, closed
           02 0000000c 0000000d 000000000000000e 000000000000000f 00000010 00
                                               # partition, its epoch, ends, epoch of the removal
           00

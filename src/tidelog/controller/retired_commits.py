@@ -13,16 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tidelog.client.connecting.connection import ClientConnection
-from tidelog.client.fetching.left_to_read import question_of, reached_in
+from tidelog.client.fetching.left_to_read import (
+    FIRST_BYTES,
+    MOST_QUESTIONS,
+    PARTITION_BYTES,
+    question_of,
+    reached_in,
+)
 from tidelog.controller.decisions.removal import UNKNOWN, Commits, Held
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 MOST_COMMITS = 20
 """Offsets of one partition that are asked for in one check: most groups have the same one."""
-
-MOST_QUESTIONS = 16
-"""Questions from one commit on in one check, of 256 KiB each."""
 
 ANSWER_MS = 5_000
 
@@ -46,12 +49,13 @@ async def is_read(
     position = max(offset, held.log_start)
     if position >= held.data_end:
         return True
+    size = FIRST_BYTES
     for _ in range(MOST_QUESTIONS):
-        answer = await connection.send(question_of({tp: position}), None, ANSWER_MS)
+        answer = await connection.send(question_of({tp: position}, size), None, ANSWER_MS)
         reached = reached_in({tp: position}, answer).get(tp, position)
         if isinstance(reached, ErrorCode) or reached <= position:
             return False
-        position = reached
+        position, size = reached, PARTITION_BYTES
         if position >= held.data_end:
             return True
     return False

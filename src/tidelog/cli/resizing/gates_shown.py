@@ -18,7 +18,7 @@ from tidelog.client.admin.open_transactions import first_open
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.fences import DescribedFences, describe_fences
-from tidelog.client.fetching.left_to_read import first_readable
+from tidelog.client.fetching.left_to_read import PARTITION_BYTES, first_readable
 from tidelog.client.groups.consumer_protocol import PROTOCOL_TYPE
 from tidelog.client.groups.gated import (
     Awaited,
@@ -96,7 +96,13 @@ async def _as_members_count(
         return group
     # Of a leader that does not respond the commit counts as it is.
     failed: dict[TopicPartition, ClientError] = {}
-    readable = await first_readable(cluster, short, timeout_ms=FENCES_TIMEOUT_MS, failed=failed)
+    readable = await first_readable(
+        cluster,
+        short,
+        timeout_ms=FENCES_TIMEOUT_MS,
+        failed=failed,
+        partition_bytes=PARTITION_BYTES,
+    )
     return with_nothing_left(group, {tp: x for tp, x in readable.items() if x > short[tp]})
 
 

@@ -24,13 +24,19 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.records.record import CorruptRecords
 
+FIRST_BYTES = 4 * 1024
+"""Of the first answer for a partition, but at least one batch: mostly a record is left there."""
+
 PARTITION_BYTES = 256 * 1024
-"""Of one answer for a partition, but at least one batch; the next question goes on after it."""
+"""Of each answer after it; the next question goes on after the one before."""
+
+MOST_QUESTIONS = 16
+"""Questions for one partition, one after another."""
 
 REQUEST_BYTES = 4 * 1024 * 1024
 
 _COMMITTED = IsolationLevel.READ_COMMITTED
-_OPTIONS = FetchOptions(max_wait_ms=0, max_bytes=REQUEST_BYTES, partition_bytes=PARTITION_BYTES)
+_OPTIONS = FetchOptions(max_wait_ms=0, max_bytes=REQUEST_BYTES)
 
 
 async def first_readable(
@@ -39,6 +45,7 @@ async def first_readable(
     *,
     timeout_ms: int,
     failed: dict[TopicPartition, ClientError],
+    partition_bytes: int = FIRST_BYTES,
 ) -> dict[TopicPartition, int]:
     """Return, for each partition, an offset below which no committed record is left to read from
     its position on: that of the first one, or as far as one answer reaches.
@@ -51,7 +58,7 @@ async def first_readable(
         node_id: int, group: list[TopicPartition]
     ) -> dict[TopicPartition, int | ErrorCode]:
         wanted = {tp: positions[tp] for tp in group}
-        return reached_in(wanted, await cluster.send(node_id, question_of(wanted)))
+        return reached_in(wanted, await cluster.send(node_id, question_of(wanted, partition_bytes)))
 
     refused: dict[TopicPartition, ClientError] = {}
     reached = await ask_leaders(cluster, positions, ask, timeout_ms=timeout_ms, failed=refused)
@@ -65,9 +72,11 @@ async def first_readable(
     return reached
 
 
-def question_of(positions: Mapping[TopicPartition, int]) -> messages.FetchRequest:
+def question_of(
+    positions: Mapping[TopicPartition, int], partition_bytes: int
+) -> messages.FetchRequest:
     """Return the request to a leader that asks what is left to read from positions on."""
-    wanted = {tp: PartitionFetch(offset, PARTITION_BYTES, -1) for tp, offset in positions.items()}
+    wanted = {tp: PartitionFetch(offset, partition_bytes, -1) for tp, offset in positions.items()}
     return fetch_request(SessionRequest(0, FINAL_EPOCH, wanted, []), _COMMITTED, _OPTIONS)
 
 

@@ -1,6 +1,6 @@
 """Look-ups of what is left to read after the commits that a member's gates wait for.
 
-Owns the tasks: one for each partition, at most one a second. Not what an answer proves: see
+Owns the tasks: one for each partition, begun at most once a second. Not what an answer proves: see
 ``client.fetching.left_to_read``. Not what follows for gates: see ``topic_gates``.
 """
 
@@ -12,14 +12,19 @@ from collections.abc import Callable, Mapping
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
-from tidelog.client.fetching.left_to_read import first_readable
+from tidelog.client.fetching.left_to_read import (
+    FIRST_BYTES,
+    MOST_QUESTIONS,
+    PARTITION_BYTES,
+    first_readable,
+)
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.tasks import call_off
 
 logger = logging.getLogger(__name__)
 
 AGAIN_MS = 1_000
-"""The shortest time between two questions for one partition: most members commit meanwhile."""
+"""How long a partition is not asked about after its last answer: most members commit meanwhile."""
 
 ANSWER_MS = 2_000
 
@@ -55,13 +60,17 @@ class CommitsAhead:
         self._running.clear()
 
     async def _ask(self, tp: TopicPartition, position: int) -> None:
-        failed: dict[TopicPartition, ClientError] = {}
-        reached = await first_readable(
-            self._cluster, {tp: position}, timeout_ms=ANSWER_MS, failed=failed
-        )
-        for error in failed.values():
-            logger.debug("%s: what is left to read is not known: %s", tp, error)
-        if reached.get(tp, position) > position:
-            self._take(tp, position, reached[tp])
+        end, size = position, FIRST_BYTES
+        for _ in range(MOST_QUESTIONS):
+            failed: dict[TopicPartition, ClientError] = {}
+            reached = await first_readable(
+                self._cluster, {tp: end}, timeout_ms=ANSWER_MS, failed=failed, partition_bytes=size
+            )
+            for error in failed.values():
+                logger.debug("%s: what is left to read is not known: %s", tp, error)
+            if reached.get(tp, end) <= end:
+                break
+            end, size = reached[tp], PARTITION_BYTES
+            self._take(tp, position, end)
         await asyncio.sleep(AGAIN_MS / 1000)
         del self._running[tp]
