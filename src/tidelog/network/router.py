@@ -365,6 +365,8 @@ class Router:
         """The same for connections without a proof: routes out of their scope refuse."""
         self._of_transactions: dict[tuple[int, int, bool], Route] = {}
         """Routes that are not always served; the others are found without that question."""
+        self._shown: dict[tuple[bool, bool], list[Any]] = {}
+        """Entries of ApiVersions: whether a connection is trusted, and transactions are offered."""
         self.tallies: dict[ApiKey, Tally] = {}
         for handler in handlers:
             self._add(handler)
@@ -386,6 +388,7 @@ class Router:
         ):
             raise ValueError(f"{spoken(key)} cannot be refused: its response has no error code")
         self._handlers[key] = handler
+        self._shown.clear()
         self.tallies[key] = Tally()
 
     def routes_for(self, trusted: bool) -> dict[int, Route]:
@@ -435,7 +438,14 @@ class Router:
         return self._handlers.get(api_key)
 
     def api_versions(self, trusted: bool = True) -> list[Any]:
-        """Return the entries of an ApiVersions response by key: the APIs that it may use."""
+        """Return the entries of an ApiVersions response by key: the APIs that it may use. They are
+        made once: each connection asks for them."""
+        kind = trusted, self._offers_transactions()
+        if kind not in self._shown:
+            self._shown[kind] = self._shown_to(trusted)
+        return self._shown[kind]
+
+    def _shown_to(self, trusted: bool) -> list[Any]:
         entry = messages.ApiVersionsResponse.ApiVersion
         shown = []
         for key, handler in sorted(self._handlers.items()):

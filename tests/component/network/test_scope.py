@@ -188,6 +188,19 @@ def test_what_needs_transactions_is_served_while_they_are_offered() -> None:
             assert (router.route(ApiKey.END_TXN, 0, trusted) is not None) is offered
 
 
+def test_the_list_of_apis_is_made_once_for_each_kind_of_connection() -> None:
+    """Each new connection asks for it: to make it took longer than all else of that request."""
+    offered = False
+    handlers = Router([api_versions.HANDLER, *HANDLERS], lambda: offered)
+    made = {}
+    for offered in (False, True, False, True):
+        for trusted in (False, True):
+            shown = handlers.api_versions(trusted)
+            assert made.setdefault((offered, trusted), shown) is shown
+    handlers.add([Handler(ApiKey.END_TXN, CLIENT, lambda *_: None)])
+    assert ApiKey.END_TXN in {each.api_key for each in handlers.api_versions(False)}
+
+
 def test_an_api_may_have_versions_between_brokers_only() -> None:
     def handle(_: Any, __: Any, ___: RequestContext) -> Any:
         return "handled"
