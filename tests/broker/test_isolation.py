@@ -3,6 +3,7 @@ from a follower, and by ListOffsets."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,9 @@ from tidelog.broker.partitions.waiters import bytes_below_stable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.work import finish
 from tidelog.protocol import messages
+from tidelog.storage.log import aborted_proving, aborted_reading
+from tidelog.storage.log.aborted_files import paths_of
+from tidelog.storage.log.aborted_recovery import aborted_by_batches
 from tidelog.storage.log.region import LEAST_BYTES, find_region
 from tidelog.storage.log.stable import last_stable_offset
 
@@ -182,6 +186,43 @@ def test_a_read_has_the_aborted_transactions_of_its_own_records(
                     assert named[: len(needed)] == needed
                     assert all(first <= read[-1] + 1 for _, first in named[len(needed) :])
 
+    run(main())
+
+
+def lose_aborted(log: Any) -> None:
+    """The files of aborted transactions of a log's first segment are gone."""
+    for file in paths_of(log.path, 0):
+        log.resources.files.forget(file)
+        Path(file).unlink()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_thread_walks_the_batches_where_a_file_of_aborted_transactions_is_gone(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment may have a gigabyte of them: the event loop has other work."""
+    walked_in: list[int] = []
+
+    def walked(*given: Any) -> Any:
+        walked_in.append(threading.get_ident())
+        return aborted_by_batches(*given)
+
+    async def main() -> None:
+        async with serving(tmp_path, path) as (transactions, _, peer):
+            for kind, producer_id, *_ in STEPS[:9]:
+                take(transactions, kind, producer_id)
+            log = transactions.hosted.log
+            assert log.roll(NOW_MS) is None
+            log.sync()
+            lose_aborted(log)
+            request = at_level(fetch(0), COMMITTED, rack=path == "follower")
+            (part,) = (await peer.ask(request, 12)).responses[0].partitions
+            assert offsets(part.records) == list(range(9))
+            assert aborted_in(part) == [(8, 2), (7, 6)]
+            assert walked_in and threading.get_ident() not in walked_in
+
+    monkeypatch.setattr(aborted_proving, "aborted_by_batches", walked)
+    monkeypatch.setattr(aborted_reading, "aborted_by_batches", walked)
     run(main())
 
 

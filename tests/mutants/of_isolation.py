@@ -14,6 +14,20 @@ OF_RANDOM = "tests/unit/broker/test_isolation_random.py"
 
 MUTANTS = (
     Mutant(
+        "the event loop walks the batches of a segment",
+        "src/tidelog/storage/log/aborted_reading.py::_entries_of",
+        "        if soon:\n            raise Unproved(base)\n",
+        "",
+        "tests/unit/storage/test_aborted_files.py tests/broker/test_isolation.py",
+    ),
+    Mutant(
+        "what a thread has read of aborted transactions counts for other files",
+        "src/tidelog/storage/log/aborted_proving.py::ProvingRead.done",
+        " or log.aborted.changes != self._changes:\n",
+        ":\n",
+        "tests/unit/storage/test_aborted_files.py",
+    ),
+    Mutant(
         "a reader of committed records reads up to the high watermark",
         "src/tidelog/broker/fetching/partition_reads.py::Reading.read",
         "        end = stable if self.only_committed and stable < fence else fence\n",
@@ -72,7 +86,7 @@ MUTANTS = (
     Mutant(
         "aborted transactions that began before the first batch that is left are left out",
         "src/tidelog/broker/fetching/aborted_reads.py::aborted_of_read",
-        "        reached = aborted_between(log, first.last_offset, end, most)\n",
+        "        reached = aborted_between(log, first.last_offset, end, most, soon=soon)\n",
         "        pass\n",
         OF_LIMITS,
     ),

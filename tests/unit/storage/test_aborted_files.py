@@ -36,7 +36,7 @@ from tidelog.storage.compaction.cleaner import compact, discard_cleaned
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import applying
 from tidelog.storage.log import aborted as aborted_module
-from tidelog.storage.log import aborted_files, aborted_recovery
+from tidelog.storage.log import aborted_files, aborted_reading, aborted_recovery
 from tidelog.storage.log.aborted import (
     ENTRY_BYTES,
     decode_aborted,
@@ -44,6 +44,7 @@ from tidelog.storage.log.aborted import (
     encode_check,
 )
 from tidelog.storage.log.aborted_files import paths_of
+from tidelog.storage.log.aborted_proving import ProvingRead, Unproved
 from tidelog.storage.log.aborted_reading import aborted_between
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
@@ -601,6 +602,75 @@ def test_a_file_is_read_and_checked_whole_once(
     log.resources.files.forget(str(file))
     file.unlink()
     assert aborted_between(log, 100, 102) == expected
+
+
+def test_a_long_file_is_checked_by_a_thread_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(tmp_path)
+    closed_with(log, 40)
+    monkeypatch.setattr(aborted_reading, "CHECKED_AT_ONCE", 39 * ENTRY_BYTES)
+    with pytest.raises(Unproved) as raised:
+        aborted_between(log, 20, 22, soon=True)
+    reading = ProvingRead(log, raised.value.base)
+    reading.run()
+    with pytest.raises(Unproved):
+        aborted_between(log, 20, 22, soon=True)
+    reading.done()
+    reads = Reads(log, monkeypatch)
+    found = aborted_between(log, 20, 22, soon=True)
+    assert reads.taken() <= 20 * ENTRY_BYTES
+    log.aborted.proved.clear()
+    assert aborted_between(log, 20, 22) == found and len(found.transactions) == 1
+    # A short one is checked at once.
+    log.aborted.proved.clear()
+    monkeypatch.setattr(aborted_reading, "CHECKED_AT_ONCE", 40 * ENTRY_BYTES)
+    assert aborted_between(log, 20, 22, soon=True) == found
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_file_that_is_wrong_is_replaced_by_a_thread_first(tmp_path: Path, which: int) -> None:
+    """Its segment's batches say what was aborted: a gigabyte of them is not for the event loop."""
+    log = filled(tmp_path)
+    expected = aborted_between(log, 0, log.end_offset)
+    log.aborted.proved.clear()
+    wrong = files_of(log, 0)[which]
+    kept = wrong.read_bytes()
+    wrong.write_bytes(b"wrong")
+    log.resources.files.forget(str(wrong))
+    with pytest.raises(Unproved):
+        aborted_between(log, 0, log.end_offset, soon=True)
+    reading = ProvingRead(log, 0)
+    reading.run()
+    reading.done()
+    assert aborted_between(log, 0, log.end_offset, soon=True) == expected
+    log.sync()
+    assert wrong.read_bytes() == kept
+
+
+def test_what_a_thread_has_read_of_other_files_does_not_count(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    reading = ProvingRead(log, 0)
+    reading.run()
+    file, _ = files_of(log, 0)
+    log.aborted.hold(0, file.read_bytes()[:ENTRY_BYTES])
+    log.sync()
+    log.aborted.proved.clear()
+    reading.done()
+    assert 0 not in log.aborted.proved and 0 not in log.aborted.held
+    assert len(markers(log, 0)) == 1
+    # One that fails leaves the error to the look-up.
+    reading = ProvingRead(log, 0)
+    for each in files_of(log, 0):
+        each.unlink()
+        log.resources.files.forget(str(each))
+    log.segments[0].resources.files.forget(log.segments[0].log_path)
+    Path(log.segments[0].log_path).unlink()
+    log.aborted.proved.clear()
+    reading.run()
+    reading.done()
+    with pytest.raises(Unproved):
+        aborted_between(log, 0, 10, soon=True)
 
 
 @pytest.mark.parametrize("lost", [None, 0, 1])

@@ -66,19 +66,21 @@ def nothing_aborted(log: LogState, offset: int, records: Any) -> bool:
     return not aborted_between(log, offset, end_of(records)).transactions
 
 
-def aborted_of_read(log: LogState, offset: int, records: Any, most: int) -> AbortedOfRead:
+def aborted_of_read(
+    log: LogState, offset: int, records: Any, most: int, *, soon: bool = False
+) -> AbortedOfRead:
     """Return the aborted transactions of what was read from ``offset`` on, ``most`` of them.
 
-    Blocks as ``aborted_between`` does. OSError, Unsound.
+    Blocks as ``aborted_between`` does. OSError, Unsound; with ``soon`` Unproved.
     """
     end = end_of(records)
-    reached = aborted_between(log, offset, end, most)
+    reached = aborted_between(log, offset, end, most, soon=soon)
     if reached.end == end:
         return AbortedOfRead(reached.transactions, None)
     first = log.segments.header_at(offset)
     if first is not None and reached.end < first.next_offset:
         # Compaction has taken the batches before this one, and some transactions began there.
-        reached = aborted_between(log, first.last_offset, end, most)
+        reached = aborted_between(log, first.last_offset, end, most, soon=soon)
     return AbortedOfRead(reached.transactions, None if reached.end == end else reached.end)
 
 

@@ -46,6 +46,7 @@ from tidelog.records.record import CorruptRecords
 from tidelog.replication.closest import Candidate, closest
 from tidelog.replication.resize_rules import NOT_NAMED
 from tidelog.runtime import pace
+from tidelog.storage.log.aborted_proving import ProvingRead, Unproved
 from tidelog.storage.log.cold import ColdRead, cold_aborted, run_all
 from tidelog.storage.log.region import FileRegion
 from tidelog.storage.log.service import unreadable
@@ -146,7 +147,7 @@ class Reading:
         self.fenced: dict[HostedPartition, int] = {}
         """The partitions whose next records come after a fence that this consumer must not pass,
         and its resize epoch: no append is a reason to read them again."""
-        self.cold: list[ColdRead] = []
+        self.cold: list[ColdRead | ProvingRead] = []
         """Cold reads for a thread; their partitions have no records in the response yet."""
         self.warmed = 0
         """Number of warm-ups so far."""
@@ -240,11 +241,11 @@ class Reading:
         if looks_up and self.aborted >= MOST_OF_REQUEST:
             self.full = True
             return part
-        records = self._records_at(wanted, partition, room, limit)
+        records: Any = self._records_at(wanted, partition, room, limit)
         aborted = NOTHING_ABORTED
         if looks_up and not isinstance(records, (ColdRead, Rejected)) and len(records):
             records, aborted = self._committed(wanted, partition, room, records)
-        if isinstance(records, ColdRead):
+        if isinstance(records, (ColdRead, ProvingRead)):
             self.cold.append(records)
             return part
         if isinstance(records, Rejected):
@@ -278,7 +279,7 @@ class Reading:
 
     def _committed(
         self, wanted: Wanted, partition: HostedPartition, room: int, records: Any
-    ) -> tuple[memoryview | list[Any] | ColdRead | Rejected, AbortedOfRead]:
+    ) -> tuple[bytes | memoryview | list[Any] | ColdRead | ProvingRead | Rejected, AbortedOfRead]:
         """Return records that were read, with their aborted transactions; fewer records where
         these are too many for the response."""
         log, offset = partition.log, wanted.fetch_offset
@@ -286,8 +287,16 @@ class Reading:
         if cold is not None:
             return cold, NOTHING_ABORTED
         self.looked_up = True
+        may_wait = self.waited or self.warmed < MOST_WARM_UPS
+        most = MOST_OF_REQUEST - self.aborted
         try:
-            aborted = aborted_of_read(log, offset, records, MOST_OF_REQUEST - self.aborted)
+            aborted = aborted_of_read(log, offset, records, most, soon=may_wait)
+        except Unproved as unproved:
+            if not self.waited:
+                return ProvingRead(log, unproved.base), NOTHING_ABORTED
+            # No thread can read now: the next request of the client begins with that.
+            self.full = True
+            return b"", NOTHING_ABORTED
         except (OSError, CorruptRecords) as error:
             refused = unreadable(log, error)
             partition.check_disk()

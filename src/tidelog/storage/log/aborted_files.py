@@ -67,7 +67,7 @@ class ProvedFile(NamedTuple):
 class AbortedFiles:
     """The aborted transactions of one log, by the base offsets of their segments."""
 
-    __slots__ = ("bases", "held", "proved")
+    __slots__ = ("bases", "changes", "held", "proved")
 
     def __init__(self) -> None:
         self.bases: list[int] = []
@@ -77,6 +77,8 @@ class AbortedFiles:
         """Of the active segment, and of those whose files lack something."""
         self.proved: dict[int, ProvedFile] = {}
         """Of others, as far as look-ups have read them."""
+        self.changes = 0
+        """+1 when a segment gets or loses files, or others: what a thread has read is old then."""
 
     def begin_with(self, bases: Iterable[int]) -> None:
         """These segments have files."""
@@ -93,6 +95,7 @@ class AbortedFiles:
 
     def note(self, base: int) -> None:
         """A segment has files."""
+        self.changes += 1
         if not self.has(base):
             insort(self.bases, base)
 
@@ -110,14 +113,22 @@ class AbortedFiles:
         held = self.held.get(base)
         return held is not None and len(held.entries) >= MOST_OF_SEGMENT * ENTRY_BYTES
 
-    def hold(self, base: int, entries: bytes, *, are_written: bool = False) -> None:
+    def hold(
+        self,
+        base: int,
+        entries: bytes,
+        *,
+        are_written: bool = False,
+        lowest: array[int] | None = None,
+    ) -> None:
         """Keep the entries of a segment in memory; unless they ``are_written``, its file is to be
-        written."""
+        written. ``lowest``: the lowest first offsets of its blocks, where they are known."""
         self.note(base)
         written, crc = FROM_ITS_BEGINNING, 0
         if are_written:
             written, crc = len(entries), crc_of_entries(entries)
-        self.held[base] = HeldEntries(bytearray(entries), written, crc, lowest_firsts(entries))
+        lowest = lowest_firsts(entries) if lowest is None else lowest
+        self.held[base] = HeldEntries(bytearray(entries), written, crc, lowest)
         self.proved.pop(base, None)
 
     def prove(self, base: int, entries: bytes) -> ProvedFile:
@@ -132,6 +143,7 @@ class AbortedFiles:
 
     def forget(self, base: int) -> None:
         """A segment is gone, and its files with it. A search compares few of the others."""
+        self.changes += 1
         place = bisect_left(self.bases, base)
         if place < len(self.bases) and self.bases[place] == base:
             del self.bases[place]

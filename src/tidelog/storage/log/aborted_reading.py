@@ -22,6 +22,7 @@ from tidelog.storage.log.aborted import (
     unpacked,
 )
 from tidelog.storage.log.aborted_files import ProvedFile
+from tidelog.storage.log.aborted_proving import CHECKED_AT_ONCE, Unproved
 from tidelog.storage.log.aborted_recovery import aborted_by_batches
 from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.state import LogState
@@ -40,28 +41,29 @@ class AbortedRange(NamedTuple):
 
 
 def aborted_between(
-    log: LogState, offset: int, limit: int, most: int = MOST_OF_READ
+    log: LogState, offset: int, limit: int, most: int = MOST_OF_READ, *, soon: bool = False
 ) -> AbortedRange:
     """Return the aborted transactions of offsets from ``offset`` up to (not including) ``limit``.
 
     With more than ``most`` the range ends earlier, but never at ``offset``: all that cover that one
-    are returned. OSError, Unsound.
+    are returned. OSError, Unsound; with ``soon`` also Unproved, where a segment is to be checked in
+    a thread first (`aborted_proving`).
 
     Call it on the event loop's thread alone. It reads what appends, syncs, cuts and removals change
     there, without a lock: the segments, the entries in memory, the open files. Where a file is
     wrong it puts the right entries into memory itself, and asks for the sync that writes them.
 
     It blocks for some small reads in each closed segment with aborted transactions, from that of
-    ``offset`` on up to the first that has none of the range. The first look-up of a process in a
-    segment grows with all of its entries, for their check: 3.4 MB at most. Where a file is wrong,
-    it grows with the headers of its segment and of those before it, from the newest snapshot of
-    producers on.
+    ``offset`` on up to the first that has none of the range. Without ``soon`` the first look-up of
+    a process in a segment grows with all of its entries, for their check: 3.4 MB at most. Where a
+    file is wrong, it grows with the headers of its segment and of those before it, from the newest
+    snapshot of producers on.
     """
     overlapping: list[AbortedTransaction] = []
     if log.aborted.bases:
         first = log.segments[log.segments.segment_at(offset)].base_offset
         for base in log.aborted.since(first):
-            some, is_complete = _in_segment(log, base, offset, limit)
+            some, is_complete = _in_segment(log, base, offset, limit, soon)
             overlapping += some
             if is_complete:
                 break
@@ -105,7 +107,7 @@ class _ProvedAborted:
         return content
 
 
-def _in_segment(log: LogState, base: int, offset: int, limit: int) -> AbortedBelow:
+def _in_segment(log: LogState, base: int, offset: int, limit: int, soon: bool) -> AbortedBelow:
     proved = log.aborted.proved.get(base)
     if proved is not None:
         segment = log.segments[log.segments.segment_at(base)]
@@ -114,19 +116,30 @@ def _in_segment(log: LogState, base: int, offset: int, limit: int) -> AbortedBel
             return aborted_in(_ProvedAborted(file, proved), offset, limit)
         except (FileNotFoundError, _CutShort):
             del log.aborted.proved[base]
-    return aborted_in(_entries_of(log, base), offset, limit)
+    return aborted_in(_entries_of(log, base, soon), offset, limit)
 
 
-def _entries_of(log: LogState, base: int) -> PackedAborted:
+def _entries_of(log: LogState, base: int, soon: bool) -> PackedAborted:
     held = log.aborted.held.get(base)
     if held is not None:
         return PackedAborted(held.entries, held.lowest)
     segment = log.segments[log.segments.segment_at(base)]
+    if soon and _size(log, segment.path(names.ABORTED)) > CHECKED_AT_ONCE:
+        raise Unproved(base)
     content, check = (_read(log, segment.path(suffix)) for suffix in names.ABORTED_SUFFIXES)
     entries = checked_entries(content, check, segment.next_offset)
     if entries is None:
+        if soon:
+            raise Unproved(base)
         return _from_batches(log, segment)
     return PackedAborted(entries, log.aborted.prove(base, entries).lowest)
+
+
+def _size(log: LogState, path: str) -> int:
+    try:
+        return log.resources.files.get(path).size()
+    except FileNotFoundError:
+        return 0
 
 
 def _read(log: LogState, path: str) -> bytes | None:

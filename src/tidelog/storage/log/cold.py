@@ -10,6 +10,7 @@ tries again, and then reads whether they are in memory or not, so that no reader
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from tidelog.runtime.disk import File
 from tidelog.storage import names
@@ -27,6 +28,13 @@ WARMED_BYTES = 8 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024
 CHECK_BYTES = 16 * 1024
 """What a look-up of an offset reads of the batches after an index entry."""
+
+
+class Runs(Protocol):
+    """What a thread does before records are read."""
+
+    def run(self) -> None:
+        """Do it; raise nothing."""
 
 
 class ColdRead:
@@ -57,7 +65,7 @@ class ColdRead:
         self._files.release(self._file)
 
 
-def run_all(reads: Sequence[ColdRead]) -> None:
+def run_all(reads: Sequence[Runs]) -> None:
     """Run many, in any thread."""
     for read in reads:
         read.run()
