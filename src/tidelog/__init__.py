@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         OffsetSpec,
     )
     from tidelog.aio.consumer_types import (
+        ConsumerGroupMetadata,
         ConsumerRebalanceListener,
         OffsetAndMetadata,
         OffsetAndTimestamp,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tidelog.blocking.producer import Producer
     from tidelog.client.fetching.consumer_record import ConsumerRecord
     from tidelog.client.producing.record_metadata import RecordMetadata
+    from tidelog.client.producing.transaction import PreparedTransaction
     from tidelog.model.topics import TopicPartition
 
 _HOMES = {
@@ -38,6 +40,7 @@ _HOMES = {
     "ConfigResource": "tidelog.aio.admin_types",
     "ConfigResourceType": "tidelog.aio.admin_types",
     "Consumer": "tidelog.blocking.consumer",
+    "ConsumerGroupMetadata": "tidelog.aio.consumer_types",
     "ConsumerRebalanceListener": "tidelog.aio.consumer_types",
     "ConsumerRecord": "tidelog.client.fetching.consumer_record",
     "NewPartitions": "tidelog.aio.admin_types",
@@ -46,6 +49,7 @@ _HOMES = {
     "OffsetAndTimestamp": "tidelog.aio.consumer_types",
     "OffsetSpec": "tidelog.aio.admin_types",
     "PartitionKeyRebalanceListener": "tidelog.aio.consumer_types",
+    "PreparedTransaction": "tidelog.client.producing.transaction",
     "Producer": "tidelog.blocking.producer",
     "RecordMetadata": "tidelog.client.producing.record_metadata",
     "TopicPartition": "tidelog.model.topics",
@@ -56,6 +60,7 @@ __all__ = [
     "ConfigResource",
     "ConfigResourceType",
     "Consumer",
+    "ConsumerGroupMetadata",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
     "NewPartitions",
@@ -64,6 +69,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetSpec",
     "PartitionKeyRebalanceListener",
+    "PreparedTransaction",
     "Producer",
     "RecordMetadata",
     "TopicPartition",

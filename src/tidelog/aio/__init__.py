@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from tidelog.aio.consumer import Consumer
     from tidelog.aio.consumer_types import (
+        ConsumerGroupMetadata,
         ConsumerRebalanceListener,
         OffsetAndMetadata,
         OffsetAndTimestamp,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tidelog.aio.producer import Producer
     from tidelog.client.fetching.consumer_record import ConsumerRecord
     from tidelog.client.producing.record_metadata import RecordMetadata
+    from tidelog.client.producing.transaction import PreparedTransaction
     from tidelog.model.topics import TopicPartition
 
 _HOMES = {
@@ -36,6 +38,7 @@ _HOMES = {
     "ConfigResource": "tidelog.aio.admin_types",
     "ConfigResourceType": "tidelog.aio.admin_types",
     "Consumer": "tidelog.aio.consumer",
+    "ConsumerGroupMetadata": "tidelog.aio.consumer_types",
     "ConsumerRebalanceListener": "tidelog.aio.consumer_types",
     "ConsumerRecord": "tidelog.client.fetching.consumer_record",
     "NewPartitions": "tidelog.aio.admin_types",
@@ -44,6 +47,7 @@ _HOMES = {
     "OffsetAndTimestamp": "tidelog.aio.consumer_types",
     "OffsetSpec": "tidelog.aio.admin_types",
     "PartitionKeyRebalanceListener": "tidelog.aio.consumer_types",
+    "PreparedTransaction": "tidelog.client.producing.transaction",
     "Producer": "tidelog.aio.producer",
     "RecordMetadata": "tidelog.client.producing.record_metadata",
     "TopicPartition": "tidelog.model.topics",
@@ -54,6 +58,7 @@ __all__ = [
     "ConfigResource",
     "ConfigResourceType",
     "Consumer",
+    "ConsumerGroupMetadata",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
     "NewPartitions",
@@ -62,6 +67,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetSpec",
     "PartitionKeyRebalanceListener",
+    "PreparedTransaction",
     "Producer",
     "RecordMetadata",
     "TopicPartition",

@@ -22,7 +22,6 @@ MOST = 2**63 - 1
 """Kafka's int and long."""
 
 NOT_SUPPORTED = {
-    "transactional_id": "transactions come with level 1.6",
     "sasl_mechanism": "clients are not authenticated yet",
     "ssl_context": "listeners do not speak TLS yet",
     "ssl_cafile": "listeners do not speak TLS yet",

@@ -20,6 +20,19 @@ class OffsetAndMetadata(NamedTuple):
     leader_epoch: int = -1
 
 
+class ConsumerGroupMetadata(NamedTuple):
+    """What a transaction says of the consumer whose offsets it commits (KIP-447).
+
+    The group refuses the offsets of a member that it has replaced. Without a generation it takes
+    them from any client.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
 class OffsetAndTimestamp(NamedTuple):
     """The first record at or after a time: its offset, its timestamp in ms, its leader epoch."""
 

@@ -7,13 +7,16 @@ Owns arguments, serializers and the lifecycle of a producer. Not batches, order 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from asyncio import get_running_loop
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Unpack
 
 from tidelog.aio import arguments
 from tidelog.aio.arguments import seconds, topic_name
 from tidelog.aio.cluster_configs import bootstrap_of
+from tidelog.aio.consumer_commits import checked
+from tidelog.aio.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata
 from tidelog.aio.producer_configs import (
     ProducerConfigs,
     checked_headers,
@@ -21,9 +24,14 @@ from tidelog.aio.producer_configs import (
     serializer_of,
 )
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import GaveUp, WrongState
+from tidelog.client.errors import ClientError, GaveUp, WrongState
+from tidelog.client.groups.committed_offsets import Membership, Position
 from tidelog.client.producing.record_metadata import RecordMetadata
 from tidelog.client.producing.sender import RecordSender
+from tidelog.client.producing.transaction import PreparedTransaction
+from tidelog.client.producing.transaction_requests import complete
+from tidelog.client.producing.transactional import SenderTransactions
+from tidelog.model.topics import TopicPartition
 from tidelog.records.record import Header
 from tidelog.runtime.clock import Clock
 
@@ -53,6 +61,9 @@ class Producer:
     loop. Raises KafkaConfigurationError for a setting that is unknown or not valid. ``cluster``: a
     view of the cluster that is used instead of an own one, and closed too; ``clock``: for the
     timestamps of records.
+
+    With a ``transactional_id`` it writes in transactions: ``init_transactions`` once, and then
+    ``async with producer.transaction()`` around the records of each.
     """
 
     def __init__(
@@ -187,7 +198,113 @@ class Producer:
     async def partitions_for(self, topic: str) -> set[int]:
         """Return the partitions of a topic that take records. Raises as ``send``."""
         sender = self.sender
-        return set(range((await sender.topic(topic_name(topic))).count))
+        described = await sender.topic(topic_name(topic), for_records=False)
+        return set(range(described.count))
+
+    # Transactions
+
+    async def init_transactions(self) -> None:
+        """Get this producer its id; call it once, before the first transaction.
+
+        Any other producer of the transactional id is fenced, and what it has left open is aborted.
+        Raises ProducerEndedError with the broker's sentence where the cluster offers no
+        transactions, KafkaTimeoutError after ``max_block_ms``: then call it again.
+        """
+        await self._transactions.init()
+
+    async def begin_transaction(self) -> None:
+        """Open a transaction. Raises IllegalStateError while another one is open."""
+        self._transactions.begin()
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata | str,
+    ) -> None:
+        """Let a group's offsets be committed with the transaction, and never without it (KIP-447).
+
+        ``offsets``: of the next records to read. ``group_metadata``: what the consumer's
+        ``group_metadata()`` returns; or the name of the group, which then cannot refuse a member
+        that was replaced. Raises TransactionAbortableError, ProducerEndedError.
+        """
+        given = group_metadata
+        if isinstance(given, str):
+            given = ConsumerGroupMetadata(given)
+        positions = {
+            tp: Position(offset.offset, offset.leader_epoch, offset.metadata or "")
+            for tp, offset in checked(offsets).items()
+        }
+        await self._transactions.send_offsets(given.group_id, Membership(*given[1:]), positions)
+
+    async def commit_transaction(self) -> None:
+        """Wait for the outcome of every record, and commit the transaction.
+
+        Raises TransactionAbortableError when a record failed: abort. Raises ProducerEndedError
+        when no transaction of this producer can succeed: close it. Raises KafkaTimeoutError after
+        ``max_block_ms``: the outcome is open, call it again.
+        """
+        await self._transactions.commit()
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction: no read_committed consumer gets its records.
+
+        Records without an outcome fail. Raises as ``commit_transaction``, except that nothing is
+        left to abort.
+        """
+        await self._transactions.abort()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """``async with producer.transaction():`` begins, and commits at the end.
+
+        An exception aborts the transaction and goes on. KafkaTimeoutError of the commit leaves its
+        outcome open: ``commit_transaction`` finds it out.
+        """
+        await self.begin_transaction()
+        try:
+            yield
+            await self.commit_transaction()
+        except BaseException:
+            if self._transactions.rules.can_abort:
+                # The first error counts: a later abort says why this one did not succeed.
+                with contextlib.suppress(ClientError):
+                    await self.abort_transaction()
+            raise
+
+    async def prepare(self) -> PreparedTransaction | None:
+        """Wait for the outcome of every record, and return what ends this transaction later.
+
+        Any process may pass it to ``complete_transaction``, within ``transaction_timeout_ms`` of
+        its begin. None: nothing was sent, and there is nothing to end. Raises as
+        ``commit_transaction``.
+        """
+        return await self._transactions.prepare()
+
+    async def complete_transaction(
+        self, prepared: PreparedTransaction | None, commit: bool = True
+    ) -> None:
+        """Commit (or abort) a transaction that any producer has prepared; twice is a success.
+
+        This producer may have another transactional id, or none, and fences no other one. Raises
+        ProducerFencedError when the transaction timed out, or a later producer of its id has gone
+        on; BrokerResponseError (INVALID_TXN_STATE) when it was ended the other way.
+        """
+        sender = self.sender
+        if prepared is None:
+            return
+        own, prepared = sender.transactions, PreparedTransaction(*prepared)
+        if own is not None and own.has_prepared(prepared):
+            await (own.commit() if commit else own.abort())
+            return
+        timeout_ms = self._settings.max_block_ms
+        await complete(self._cluster, prepared, commits=commit, timeout_ms=timeout_ms)
+
+    @property
+    def _transactions(self) -> SenderTransactions:
+        transactions = self.sender.transactions
+        if transactions is None:
+            raise WrongState("this producer has no transactional_id: give it one")
+        return transactions
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return the producer's figures as {group: {name: value}}, by Kafka's names."""

@@ -17,6 +17,7 @@ from tidelog.aio.cluster_configs import (
     cluster_settings,
     flag,
     function,
+    text,
     whole,
 )
 from tidelog.client.cluster import ClusterSettings
@@ -60,6 +61,8 @@ class ProducerConfigs(ClusterConfigs, total=False):
     max_in_flight_requests_per_connection: int
     partitioner: Partitioner | None
     allow_auto_create_topics: bool
+    transactional_id: str | None
+    transaction_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,10 @@ def producer_settings(configs: ProducerConfigs, kind: type[Any]) -> ProducerSett
             max_block_ms=whole(configs, "max_block_ms", _DEFAULTS.max_block_ms),
             create_topics=flag(configs, "allow_auto_create_topics", True),
             partitioner=function(configs, "partitioner"),
+            transactional_id=_transactional_id(configs),
+            transaction_timeout_ms=whole(
+                configs, "transaction_timeout_ms", _DEFAULTS.transaction_timeout_ms, 1
+            ),
         ),
         configs.get("key_serializer"),
         configs.get("value_serializer"),
@@ -123,6 +130,10 @@ def _retries(value: Any) -> int:
 def _is_idempotent(configs: ProducerConfigs, acks: int, retries: int, in_flight: int) -> bool:
     name = "enable_idempotence"
     wanted = None if configs.get(name) is None else flag(configs, name, True)
+    if configs.get("transactional_id") is not None:
+        if wanted is False:
+            raise ConfigurationRefused("transactional_id needs enable_idempotence")
+        wanted = True
     if wanted is False:
         return False
     against = [
@@ -140,6 +151,13 @@ def _is_idempotent(configs: ProducerConfigs, acks: int, retries: int, in_flight:
     if against and wanted:
         raise ConfigurationRefused(f"an idempotent producer needs {', '.join(against)}")
     return not against
+
+
+def _transactional_id(configs: ProducerConfigs) -> str | None:
+    given = text(configs, "transactional_id")
+    if given == "":
+        raise ConfigurationRefused("transactional_id must not be empty: None means none")
+    return given
 
 
 def _batch_bytes(configs: ProducerConfigs) -> int:

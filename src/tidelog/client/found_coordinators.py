@@ -1,6 +1,6 @@
-"""The coordinators of groups that a client has found, and the requests to them.
+"""The coordinators that a client has found, of groups or of transactional ids, and their requests.
 
-Owns which broker coordinates a group, and when another one is looked for. Not retries: see
+Owns which broker coordinates each, and when another one is looked for. Not retries: see
 ``coordinators``. A request to a coordinator that does not respond is given up when another broker
 names a new one: the former is deposed, so what it still does with the request has no effect.
 """
@@ -11,16 +11,18 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol
 
-from tidelog.client.connecting.connection import ClientConnection
+from tidelog.client.connecting.connection import ClientConnection, api_of_request
 from tidelog.client.connecting.first_answer import SILENT_S
 from tidelog.client.connecting.giving_up import FIRST_PAUSE_S, unless_taken_over
-from tidelog.client.errors import ConnectionLost, Refused, TakenOver
+from tidelog.client.errors import ConnectionLost, Refused, TakenOver, VersionUnsupported
 from tidelog.client.metadata import BrokerAddress
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import messages
 
-GROUP_COORDINATOR = 0
-"""Key type of FindCoordinator for groups."""
+GROUP_COORDINATOR, TRANSACTION_COORDINATOR = 0, 1
+"""Key types of FindCoordinator."""
+
+_NAMES = {GROUP_COORDINATOR: "group", TRANSACTION_COORDINATOR: "transactional id"}
 
 LATE_MS = int(SILENT_S * 1000)
 """After so long the response to a request that waits for no other members is late."""
@@ -43,10 +45,14 @@ class Connections(Protocol):
 
 
 class FoundCoordinators:
-    """The coordinator of each group, as long as it responds and knows its group."""
+    """The coordinator of each group, as long as it responds and knows its group.
 
-    def __init__(self, connections: Connections) -> None:
+    ``key_type``: what the names are that are called groups here.
+    """
+
+    def __init__(self, connections: Connections, key_type: int = GROUP_COORDINATOR) -> None:
         self._connections = connections
+        self._key_type = key_type
         self._found: dict[str, BrokerAddress] = {}
 
     def known(self, group: str) -> BrokerAddress | None:
@@ -66,18 +72,33 @@ class FoundCoordinators:
         return broker
 
     async def send(
-        self, group: str, request: Any, purpose: str, timeout_ms: int, find_ms: int, late_ms: int
+        self,
+        group: str,
+        request: Any,
+        purpose: str,
+        timeout_ms: int,
+        find_ms: int,
+        late_ms: int,
+        versions: range | None = None,
     ) -> Any:
         """Send a request to the coordinator of a group; one attempt.
 
         ``late_ms``: after so long, and again and again, it is looked for at other brokers. Raises
         TakenOver when one of them names another broker: the request can be sent to that one.
+        ``versions``: of the request, those that serve; VersionUnsupported without any of them.
         """
         broker = await self.of(group, find_ms)
 
         async def sent() -> Any:
             connection = await self._connections.connection_at(broker, purpose)
-            return await connection.send(request, None, timeout_ms)
+            version = None
+            if versions is not None:
+                version = connection.version_of(api_of_request(request).key, versions[-1])
+                if version not in versions:
+                    raise VersionUnsupported(
+                        f"{broker.peer} serves no version of this request from {versions[0]} on"
+                    )
+            return await connection.send(request, version, timeout_ms)
 
         late_s = late_ms / 1000
         try:
@@ -103,7 +124,7 @@ class FoundCoordinators:
         if coordinator == former:
             return ""
         self._found[group] = coordinator
-        silent = f"broker {former.node_id} did not respond for group {group!r}"
+        silent = f"broker {former.node_id} did not respond for {_NAMES[self._key_type]} {group!r}"
         return f"{silent}: broker {coordinator.node_id} coordinates it now"
 
     async def _ask(self, group: str, timeout_ms: int) -> BrokerAddress:
@@ -111,7 +132,7 @@ class FoundCoordinators:
             version = connection.version_of(ApiKey.FIND_COORDINATOR)
             answer = await connection.send(
                 messages.FindCoordinatorRequest(
-                    key=group, key_type=GROUP_COORDINATOR, coordinator_keys=[group]
+                    key=group, key_type=self._key_type, coordinator_keys=[group]
                 ),
                 version,
                 timeout_ms,
@@ -120,5 +141,6 @@ class FoundCoordinators:
 
         coordinator = await self._connections.ask_any(ask)
         if coordinator.error_code:
-            raise Refused(coordinator.error_code, f"group {group!r}", coordinator.error_message)
+            subject = f"{_NAMES[self._key_type]} {group!r}"
+            raise Refused(coordinator.error_code, subject, coordinator.error_message)
         return BrokerAddress(coordinator.node_id, coordinator.host, coordinator.port)

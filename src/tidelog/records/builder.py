@@ -138,7 +138,12 @@ class FastBuilder:
     """
 
     def __init__(
-        self, batch_size: int, *, codec: int = 0, producer: Producer = NO_PRODUCER
+        self,
+        batch_size: int,
+        *,
+        codec: int = 0,
+        producer: Producer = NO_PRODUCER,
+        is_transactional: bool = False,
     ) -> None:
         # Imported here: the package costs 0.3 s and 20 MB, which a server must not pay.
         from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -146,7 +151,13 @@ class FastBuilder:
         self._codec = codec
         # The wrapped codec writes plain payloads; compression is ours, bounded and complete.
         self._builder: Any = DefaultRecordBatchBuilder(
-            2, 0, False, producer.producer_id, producer.epoch, producer.base_sequence, batch_size
+            2,
+            0,
+            is_transactional,
+            producer.producer_id,
+            producer.epoch,
+            producer.base_sequence,
+            batch_size,
         )
         self._add = self._builder.append
         self._next = 0

@@ -78,7 +78,12 @@ def test_a_producer_is_idempotent_where_its_settings_permit_it(
         ({"compression_type": "rar"}, "'rar' is unknown: use one of none,"),
         ({"delivery_timeout_ms": 30_000}, "below linger_ms + request_timeout_ms (30005)"),
         ({"security_protocol": "SSL"}, "PLAINTEXT only"),
-        ({"transactional_id": "t"}, "transactional_id is not supported"),
+        ({"transactional_id": "t", "enable_idempotence": False}, "needs enable_idempotence"),
+        ({"transactional_id": "t", "acks": 1}, "needs acks='all'"),
+        ({"transactional_id": ""}, "transactional_id must not be empty"),
+        ({"transactional_id": b"t"}, "transactional_id must be a str"),
+        ({"transaction_timeout_ms": 0}, "transaction_timeout_ms must be an integer of at least 1"),
+        ({"sasl_mechanism": "PLAIN"}, "sasl_mechanism is not supported"),
         ({"bootstrap_servers": "host:port"}, "'host:port' is not an address"),
     ),
 )
@@ -112,6 +117,8 @@ def first(*_: Any) -> int:
         ("max_block_ms", 2**31 - 1, "max_block_ms", 2**31 - 1),
         ("allow_auto_create_topics", False, "create_topics", False),
         ("partitioner", first, "partitioner", first),
+        ("transactional_id", "t", "transactional_id", "t"),
+        ("transaction_timeout_ms", 7, "transaction_timeout_ms", 7),
     ],
 )
 def test_each_setting_of_sending_arrives(name: str, value: Any, field: str, found: Any) -> None:
@@ -146,7 +153,7 @@ def test_the_first_pause_is_at_most_the_longest_one() -> None:
 
 
 def test_settings_that_are_known_and_not_supported_may_be_none() -> None:
-    assert settings(transactional_id=None).send.idempotent
+    assert settings(sasl_mechanism=None, transactional_id=None).send.idempotent
 
 
 def test_clients_without_an_id_have_different_ones() -> None:

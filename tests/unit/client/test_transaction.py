@@ -51,6 +51,7 @@ CLOSE      x x x x x x x x x x
 """
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+ALL = [TopicPartition("t", index) for index in range(4)]
 LOST = Refused(ErrorCode.MESSAGE_TOO_LARGE, "t-0")
 FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
@@ -104,14 +105,23 @@ def test_a_partition_is_added_before_its_first_batch() -> None:
     assert not one.may_send(P)
     assert not one.may_send(Q)
     assert one.must_add
-    assert one.to_add() == (P, Q), "all that wait are in one request"
+    assert one.to_add(ALL) == (P, Q), "all that wait are in one request"
     assert not one.is_empty, "the coordinator may have them, whatever it answers"
     assert not one.may_send(P)
     one.added((P,))
     assert one.may_send(P)
     assert not one.may_send(Q)
-    assert one.to_add() == (Q,)
+    assert one.to_add(ALL) == (Q,)
     one.added((Q, P))
+    assert not one.must_add
+
+
+def test_a_partition_that_has_no_batch_any_more_is_not_added() -> None:
+    one = opened()
+    one.may_send(P)
+    one.may_send(Q)
+    assert one.to_add([Q]) == (Q,), "the topic was resized, and P may be removed"
+    one.added((Q,))
     assert not one.must_add
 
 
@@ -121,13 +131,13 @@ def test_nothing_is_added_to_a_transaction_that_is_given_up() -> None:
     one.failed(LOST)
     assert one.gives_up
     assert not one.may_send(Q)
-    assert one.to_add() == ()
+    assert one.to_add(ALL) == ()
 
 
 def test_an_answer_that_comes_late_adds_nothing_to_the_next_transaction() -> None:
     one = opened()
     one.may_send(P)
-    late = one.to_add()
+    late = one.to_add(ALL)
     one.step(TxnEvent.ABORT)
     one.ended()
     one.step(TxnEvent.BEGIN)
@@ -171,7 +181,7 @@ def test_how_it_ends(events: list[TxnEvent], is_open: bool, wanted: TxnEnd) -> N
     one = opened()
     if is_open:
         one.may_send(P)
-        one.to_add()
+        one.to_add(ALL)
     for event in events:
         one.step(event)
     assert one.ends() == wanted
@@ -249,7 +259,7 @@ def test_what_ends_the_producer_keeps_the_servers_sentence(error: ClientError) -
 def test_what_an_abort_mends_says_so(error: ClientError) -> None:
     one = opened()
     one.may_send(P)
-    one.to_add()
+    one.to_add(ALL)
     said = one.failed(error)
     assert isinstance(said, AbortTransaction)
     assert said.__cause__ is error
@@ -270,13 +280,13 @@ def test_what_an_abort_mends_says_so(error: ClientError) -> None:
 def test_an_abort_of_what_the_coordinator_does_not_have_succeeds() -> None:
     one = opened()
     one.may_send(P)
-    one.to_add()
+    one.to_add(ALL)
     one.step(TxnEvent.ABORT)
     unknown = Refused(ErrorCode.INVALID_TXN_STATE, "transactional id 'id'")
     assert one.refused_end(unknown) is None
     two = opened()
     two.may_send(P)
-    two.to_add()
+    two.to_add(ALL)
     two.step(TxnEvent.PREPARE)
     two.step(TxnEvent.SET_ASIDE)
     two.step(TxnEvent.ABORT)
@@ -287,7 +297,7 @@ def test_an_abort_of_what_the_coordinator_does_not_have_succeeds() -> None:
 def test_the_other_verdict_ends_the_producer() -> None:
     one = opened()
     one.may_send(P)
-    one.to_add()
+    one.to_add(ALL)
     one.step(TxnEvent.COMMIT)
     one.step(TxnEvent.FLUSHED)
     said = one.refused_end(Refused(ErrorCode.INVALID_TXN_STATE, "transactional id 'id'"))
@@ -339,7 +349,7 @@ def test_random_histories_keep_the_order_of_requests() -> None:
                             server.batches[each] = server.batches.get(each, 0) + 1
                             server.written.append((server.number, server.epoch))
                     case "a":
-                        asked = one.to_add()
+                        asked = one.to_add(ALL)
                         if asked and rng.random() < 0.8:
                             # Also where no response comes.
                             server.is_open = True

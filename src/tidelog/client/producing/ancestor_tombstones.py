@@ -145,6 +145,8 @@ class AncestorTombstones:
         self._clock = clock
         self._recent = RecentKeys()
         self._written: deque[tuple[TopicPartition, Stamp, bytes]] = deque(maxlen=MOST_BATCHES)
+        self._held: deque[tuple[TopicPartition, Stamp, bytes]] | None = None
+        """What an open transaction has written; None: no transaction is open."""
         self._compacted: dict[tuple[str, int], bool] = {}
         self._paused_until_ms: dict[int, int] = {}
         """The brokers that took nothing, and when they are tried again."""
@@ -158,8 +160,25 @@ class AncestorTombstones:
             return False
         if self._compacted.get((topic.name, topic.resize_epoch)) is False:
             return False
+        if self._held is not None:
+            self._held.append((partition, stamp, batch))
+            return False
         self._written.append((partition, stamp, batch))
         return True
+
+    def hold(self) -> None:
+        """Keep what is noted from now on: it is of a transaction, which may be aborted."""
+        self._held = deque(maxlen=MOST_BATCHES)
+
+    def release(self, *, committed: bool) -> bool:
+        """The transaction has ended; return whether ``send`` has to check what it has written.
+
+        What was aborted voids nothing: a tombstone for it would take away a value that stands.
+        """
+        held, self._held = self._held, None
+        if committed and held:
+            self._written.extend(held)
+        return committed and bool(held)
 
     async def send(self) -> None:
         """Send the tombstones of what was noted. What cannot be sent is dropped."""

@@ -68,6 +68,22 @@ class TopicEvents(Protocol):
         """Whether a record before a place in the order of ``send`` is in no batch."""
 
 
+class TransactionGate(Protocol):
+    """Which batches a transactional producer may send now; see ``transactional``."""
+
+    def check(self) -> None:
+        """Fail what is never sent, because its transaction is given up."""
+
+    def wants(self, partition: TopicPartition) -> None:
+        """Let a partition be added to the transaction: it has a batch."""
+
+    def may_send(self, queue: SendQueue) -> bool:
+        """Whether batches of a queue may go out: its partition is in the transaction."""
+
+    def lost(self, error: ClientError) -> None:
+        """Note that records have failed."""
+
+
 class _NoTopics:
     """Topics of which nothing follows."""
 
@@ -94,6 +110,7 @@ class BatchDelivery:
         self.queues = queues
         self.memory = memory
         self.topics: TopicEvents = _NoTopics()
+        self.transactions: TransactionGate | None = None
         self.figures = SendFigures()
         self.identity: Producer | None = None
         self.flights = Flights()
@@ -136,6 +153,8 @@ class BatchDelivery:
         if deadline is None:
             deadline = now + self.timeout_s
         self.times.expire_at(deadline, queue, batch)
+        if self.transactions is not None:
+            self.transactions.wants(queue.partition)
         is_full = len(queue.waiting) > 1
         self.timer.set(0.0 if is_full else due)
         self.owes_turn |= is_full
@@ -166,8 +185,10 @@ class BatchDelivery:
         end = self.queues.next_number()
         try:
             while self.topics.hold_before(end) or self.queues.have_before(end):
+                # Before the round: what it fails for good wakes this, too.
+                outcome = self._idle.add()
                 self.drain()
-                await self._idle.add()
+                await outcome
         finally:
             self._flushing -= 1
 
@@ -190,6 +211,9 @@ class BatchDelivery:
         """Send every batch that may be sent; called after every change of state."""
         if self._closed:
             return
+        transactions = self.transactions
+        if transactions is not None:
+            transactions.check()
         # Both before the round: what they take back, or give up, is to be sent in it.
         self.topics.check()
         self._give_up_moved()
@@ -206,7 +230,10 @@ class BatchDelivery:
             if due > now:
                 next_check = due if next_check is None else min(next_check, due)
                 continue
-            if queue.needs_identity(self.identity):
+            if transactions is not None:
+                if not transactions.may_send(queue):
+                    continue
+            elif queue.needs_identity(self.identity):
                 self.work.run("identity", self._new_identity)
             if queue.next(self.identity) is None:
                 continue
@@ -268,7 +295,8 @@ class BatchDelivery:
     ) -> None:
         timeout_ms = self._cluster.settings.request_timeout_ms
         pieces = [(queue.partition, queue.stamp_of(batch), data) for queue, batch, data in batches]
-        request = produce_request(pieces, self.settings.acks, timeout_ms)
+        transactional_id = self.settings.transactional_id
+        request = produce_request(pieces, self.settings.acks, timeout_ms, transactional_id)
         sent = [(queue, batch) for queue, batch, _ in batches]
         try:
             answer = connection.submit(request, None, timeout_ms, answered=self.settings.acks != 0)
@@ -355,12 +383,18 @@ class BatchDelivery:
 
     def finish(self, batch: ProducerBatch) -> None:
         """Give back what a batch had, which has its outcome."""
-        if batch.failed:
+        if batch.failure is not None:
             self.figures.records_failed += batch.builder.count
-            batch.failed = False
+            self.lost(batch.failure)
+            batch.failure = None
         self.times.forget(batch)
         size, batch.size = batch.size, 0
         self.free(size)
+
+    def lost(self, error: ClientError) -> None:
+        """Note that records have failed: their transaction cannot be committed."""
+        if self.transactions is not None:
+            self.transactions.lost(error)
 
     def free(self, size: int) -> None:
         """Give memory back, and let those check again that wait for outcomes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.client.errors import ClientError
-from tidelog.client.producing.record_metadata import OpenOutcome
+from tidelog.client.producing.record_metadata import OpenOutcome, fail_outcome
 from tidelog.client.producing.send_queue import ProducerBatch, SendTally
 from tidelog.records.builder import NewRecord
 from tidelog.records.reader import read_batch
@@ -30,8 +30,8 @@ class HeldRecord:
 
     def fail(self, error: ClientError) -> None:
         """Say that it was not written."""
-        if self.outcome is not None and not self.outcome[0].done():
-            self.outcome[0].set_exception(error)
+        if self.outcome is not None:
+            fail_outcome(self.outcome[0], error)
         if self.tally is not None:
             self.tally.fail(1, error)
 

@@ -22,6 +22,7 @@ def produce_request(
     batches: Iterable[tuple[TopicPartition, Named, bytes]],
     acks: int,
     request_timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> messages.ProduceRequest:
     """Return the request with these batches, one per partition; grows with them.
 
@@ -43,6 +44,7 @@ def produce_request(
             )
         )
     return messages.ProduceRequest(
+        transactional_id=transactional_id,
         acks=acks,
         timeout_ms=wait_for_replicas_ms(request_timeout_ms),
         topic_data=list(topics.values()),

@@ -5,9 +5,10 @@ Owns this value and its receiver. Not when it is known: see ``send_queue``.
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple, Protocol
 
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import AbortTransaction, ClientError, ProducerEnded
 from tidelog.model.topics import TopicPartition
 
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
@@ -46,3 +47,16 @@ class RecordOutcome(Protocol):
 
 OpenOutcome = tuple[RecordOutcome, int, int, int, int]
 """An outcome that is open: its receiver, the timestamp, the sizes of key, value and headers."""
+
+
+def fail_outcome(outcome: RecordOutcome, error: ClientError) -> None:
+    """Let an outcome fail, unless it is done.
+
+    What fails with its transaction is reported by the call that ends it: the loop need not warn of
+    each record whose future no caller awaits.
+    """
+    if outcome.done():
+        return
+    outcome.set_exception(error)
+    if isinstance(outcome, asyncio.Future) and isinstance(error, AbortTransaction | ProducerEnded):
+        outcome.exception()

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
@@ -44,6 +44,7 @@ from tidelog.client.producing.record_metadata import (
     LOG_APPEND_TIME,
     OpenOutcome,
     RecordMetadata,
+    fail_outcome,
 )
 from tidelog.client.producing.settings import MOST_RETRIES
 from tidelog.client.stamps import Stamp, partition_stamp
@@ -103,12 +104,17 @@ class ProducerBatch:
     producer: Producer | None = None
     attempts: int = 0
     done: bool = False
-    failed: bool = False
-    """Whether its records failed and are not counted yet."""
+    failure: ClientError | None = None
+    """Why its records failed, until they are counted."""
     trouble: ClientError | None = None
     """The error of the last retry; None without one."""
     halves: tuple[ProducerBatch, ...] = ()
     """The two batches that replace it after a split."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether its records failed and are not counted yet."""
+        return self.failure is not None
 
     def encode(self) -> bytes:
         """Return the bytes to send, under its current identity."""
@@ -148,10 +154,9 @@ class ProducerBatch:
 
     def fail(self, error: ClientError) -> None:
         """Fail the futures of its records: they were not acknowledged."""
-        self.done = self.failed = True
+        self.done, self.failure = True, error
         for outcome, *_ in self.outcomes:
-            if not outcome.done():
-                outcome.set_exception(error)
+            fail_outcome(outcome, error)
         if self.tally is not None:
             self.tally.fail(self.builder.count, error)
 
@@ -176,7 +181,7 @@ class SendQueue:
         *,
         idempotent: bool,
         batch_bytes: int = 16_384,
-        codec: int = 0,
+        new_builder: Callable[[int], FastBuilder] = FastBuilder,
         partition_epoch: int = -1,
         numbers: Iterator[int] | None = None,
         retries: int = MOST_RETRIES,
@@ -186,7 +191,7 @@ class SendQueue:
         self.partition = partition
         self.partition_epoch = partition_epoch
         self._batch_bytes = batch_bytes
-        self._codec = codec
+        self._new_builder = new_builder
         self.waiting: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
         self._lane = NOWHERE
@@ -226,7 +231,7 @@ class SendQueue:
 
         ``held``: the place of its first record in the order of ``send``, if that was held.
         """
-        builder = FastBuilder(self._batch_bytes, codec=self._codec)
+        builder = self._new_builder(self._batch_bytes)
         place = (*held, next(self._numbers))
         # The numbers of a queue ascend: its order is that of its sequence numbers.
         number = place if place > self._last_number else (*self._last_number, place[-1])
@@ -409,7 +414,7 @@ class SendQueue:
         halves = []
         for side, (start, stop) in enumerate(((0, middle), (middle, len(records)))):
             # As large as possible: the limit counts uncompressed bytes.
-            builder = FastBuilder(MAX_SEQUENCE, codec=self._codec)
+            builder = self._new_builder(MAX_SEQUENCE)
             for record in records[start:stop]:
                 added = builder.append(
                     record.timestamp, record.key, record.value, list(record.headers)

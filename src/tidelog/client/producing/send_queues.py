@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 
 from tidelog.client.errors import ClientError
 from tidelog.client.producing.send_queue import SendQueue
 from tidelog.client.producing.settings import ALL, SendSettings
 from tidelog.model.topics import TopicPartition
-from tidelog.records.builder import Producer
+from tidelog.records.builder import FastBuilder, Producer
 from tidelog.records.compression import CODEC_NAMES
 
 
@@ -24,12 +25,19 @@ class SendQueues:
     def __init__(self, settings: SendSettings) -> None:
         if settings.idempotent and settings.acks != ALL:
             raise ClientError("an idempotent producer needs acks=all")
+        if settings.transactional_id is not None and not settings.idempotent:
+            raise ClientError("transactions need an idempotent producer")
         if settings.compression not in CODEC_NAMES:
             raise ClientError(
                 f"compression {settings.compression!r} is unknown: "
                 f"use one of {', '.join(CODEC_NAMES)}"
             )
         self._settings = settings
+        self._new_builder = partial(
+            FastBuilder,
+            codec=CODEC_NAMES[settings.compression],
+            is_transactional=settings.transactional_id is not None,
+        )
         self._queues: dict[tuple[TopicPartition, int], SendQueue] = {}
         """By partition and its epoch, -1 for a topic that is not ordered."""
         self._numbers = itertools.count(1)
@@ -53,13 +61,18 @@ class SendQueues:
                 self._settings.max_in_flight,
                 idempotent=self._settings.idempotent,
                 batch_bytes=self._settings.batch_bytes,
-                codec=CODEC_NAMES[self._settings.compression],
+                new_builder=self._new_builder,
                 partition_epoch=partition_epoch,
                 numbers=self._numbers,
                 retries=self._settings.retries,
                 former=former,
             )
         return queue
+
+    def renew(self) -> None:
+        """Let every queue, which must be empty, begin at sequence 0 in the next identity."""
+        for queue in self:
+            queue.broken = True
 
     def drop(self, queue: SendQueue) -> None:
         """Forget a queue, which must be empty."""

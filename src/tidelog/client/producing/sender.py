@@ -13,10 +13,10 @@ grows or shrinks. Bounds: ``buffer_bytes`` of unacknowledged records; ``send`` w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import GaveUp, Refused, WrongState
+from tidelog.client.errors import ClientError, GaveUp, Refused, WrongState
 from tidelog.client.metadata import Topic
 from tidelog.client.producing.ancestor_tombstones import AncestorTombstones
 from tidelog.client.producing.delivery import BatchDelivery
@@ -26,6 +26,7 @@ from tidelog.client.producing.send_memory import SendMemory
 from tidelog.client.producing.send_queues import SendQueues
 from tidelog.client.producing.settings import SendSettings
 from tidelog.client.producing.topic_follower import TOMBSTONES, TopicFollower
+from tidelog.client.producing.transactional import SenderTransactions
 from tidelog.client.producing.turning import TopicTurning
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import NewRecord
@@ -62,8 +63,13 @@ class RecordSender:
         self.topics = TopicFollower(cluster, self.turning, self.delivery, self.tombstones)
         self.delivery.topics = self.topics
         self._cluster = cluster
-        self._is_closing = False
-        """Whether ``close`` has begun: no new records, but accepted ones are still written."""
+        self.refuses: Callable[[], ClientError] | None = None
+        """Why no new record is accepted, although accepted ones are still written: ``close`` has
+        begun, or no transaction is open."""
+        self.transactions: SenderTransactions | None = None
+        if self.settings.transactional_id is not None:
+            self.transactions = SenderTransactions(cluster, self, self.settings.transactional_id)
+            self.delivery.transactions = self.transactions
 
     async def __aenter__(self) -> RecordSender:
         return self
@@ -113,8 +119,8 @@ class RecordSender:
 
         With False nothing was done: ``accept_later`` waits. Raises as ``send`` does.
         """
-        if self._is_closing:
-            raise _closed()
+        if self.refuses is not None:
+            raise self.refuses()
         epochs = self.turning.topics.get(topic)
         if epochs is None or epochs.view is not self._cluster.view:
             epochs = self.topics.known(topic)
@@ -128,14 +134,14 @@ class RecordSender:
             header_bytes = size_of(headers)
             size += header_bytes
         if size > self.settings.max_request_bytes:
-            raise self._too_large(topic, size)
+            raise self._not_taken(self._too_large(topic, size))
         # Without a call of ``has_room``: this is done for each record.
         memory = self.memory
         if memory.used and memory.used + size > memory.limit:
             return False
         # The record is hashed under what metadata say now.
         if partition is not None and (why := epochs.why_not(partition)) is not None:
-            raise why
+            raise self._not_taken(why)
         if timestamp_ms is None:
             timestamp_ms = self.clock.wall_ms()
         opened = (outcome, timestamp_ms, key_bytes, value_bytes, header_bytes)
@@ -181,11 +187,20 @@ class RecordSender:
 
         ``max_block_ms`` bounds each of the two waits.
         """
-        await self.topic(topic)
-        while not self.accept(topic, value, key, partition, timestamp_ms, headers, outcome):
+        size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"") + size_of(headers)
+        try:
             await self.topic(topic)
-            size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-            await self.wait_for_room(size + size_of(headers))
+            while not self.accept(topic, value, key, partition, timestamp_ms, headers, outcome):
+                await self.topic(topic)
+                await self.wait_for_room(size)
+        except ClientError as error:
+            raise self._not_taken(error) from error.__cause__
+
+    def _not_taken(self, error: ClientError) -> ClientError:
+        """Return why a record was not accepted: its transaction cannot be committed."""
+        if self.transactions is not None and not isinstance(error, WrongState):
+            self.transactions.lost(error)
+        return error
 
     def _too_large(self, topic: str, size: int) -> Refused:
         most = self.settings.max_request_bytes
@@ -204,10 +219,12 @@ class RecordSender:
 
     async def close(self) -> None:
         """Flush and stop; ``send`` raises at once. If cancelled, unwritten records fail."""
-        self._is_closing = True
+        self.refuses = _closed
         # Senders that wait for room must see that it is closed.
         self.memory.wake()
         try:
+            if self.transactions is not None:
+                await self.transactions.close()
             await self.flush()
             if (sending := self.delivery.work.task(TOMBSTONES)) is not None:
                 await asyncio.wait([sending], timeout=LAST_WAIT_S)
@@ -221,18 +238,28 @@ class RecordSender:
         return {"producer-metrics": delivery.figures.shown(memory.limit, memory.used, in_flight)}
 
     def refuse_when_closed(self) -> None:
-        """Raise WrongState when ``close`` has begun."""
-        if self._is_closing:
-            raise _closed()
+        """Raise why no record is accepted: ``close`` has begun, or no transaction is open."""
+        if self.refuses is not None:
+            raise self.refuses()
 
-    async def topic(self, name: str) -> Topic:
-        """Return the metadata of a topic; waits for them. Raises as ``send`` does."""
-        self.refuse_when_closed()
+    @property
+    def is_closing(self) -> bool:
+        """Whether ``close`` has begun."""
+        return self.refuses is _closed
+
+    async def topic(self, name: str, *, for_records: bool = True) -> Topic:
+        """Return the metadata of a topic; waits for them. Raises as ``send`` does.
+
+        ``for_records=False``: also where no record is accepted now.
+        """
+        if for_records:
+            self.refuse_when_closed()
         topic = self._cluster.view.topics.get(name)
         if topic is None or topic.error:
             block_ms, create = self.settings.max_block_ms, self.settings.create_topics
             topics = await self._cluster.topics([name], timeout_ms=block_ms, create=create)
-            self.refuse_when_closed()
+            if for_records:
+                self.refuse_when_closed()
             return topics[name]
         return topic
 

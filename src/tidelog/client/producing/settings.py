@@ -40,3 +40,7 @@ class SendSettings:
     """Whether brokers may create a missing topic, if auto.create.topics.enable allows it."""
     partitioner: Partitioner | None = None
     """None: by the hash of the key. Another one gives up the order of keys over resizes."""
+    transactional_id: str | None = None
+    """Records are sent in transactions of this id; None: without transactions."""
+    transaction_timeout_ms: int = 60_000
+    """How long a transaction may be open, before its coordinator aborts it."""

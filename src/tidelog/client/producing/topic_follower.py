@@ -188,4 +188,6 @@ class TopicFollower:
         self._delivery.figures.records_failed += len(records)
         for record in records:
             record.fail(error)
+        if records:
+            self._delivery.lost(error)
         self._delivery.free(sum(record.size for record in records))

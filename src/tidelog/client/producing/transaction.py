@@ -32,6 +32,7 @@ again. The coordinator answers the same verdict with success.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum
 from typing import NamedTuple
 
@@ -257,6 +258,11 @@ class ProducerTransaction:
         return self.phase is Phase.OPEN
 
     @property
+    def can_abort(self) -> bool:
+        """Whether an abort is accepted: a transaction is open, and its commit is not asked for."""
+        return TABLE[self.phase, TxnEvent.ABORT] is not None
+
+    @property
     def gives_up(self) -> bool:
         """Whether what was not sent is never sent."""
         return self.phase in (Phase.FAILED, Phase.ABORTING, Phase.CLOSED)
@@ -274,10 +280,14 @@ class ProducerTransaction:
         """Whether batches wait until their partitions are in the transaction."""
         return bool(self._wanted)
 
-    def to_add(self) -> tuple[TopicPartition, ...]:
-        """Return the partitions for the next request: the coordinator may have them from now on."""
+    def to_add(self, having: Collection[TopicPartition]) -> tuple[TopicPartition, ...]:
+        """Return the partitions for the next request: the coordinator may have them from now on.
+
+        ``having``: the partitions that have batches now.
+        """
         if self.phase not in (Phase.OPEN, Phase.FLUSHING):
             return ()
+        self._wanted = {partition: None for partition in self._wanted if partition in having}
         self._is_open |= bool(self._wanted)
         return tuple(sorted(self._wanted))
 
