@@ -25,7 +25,7 @@ RECORD = "the finished parts of a process, and one field that is set later"
 INTERFACE = "the methods of a public interface, each of which goes to its part"
 
 LARGER: dict[tuple[str, str], tuple[Figures, str]] = {
-    ("tidelog/aio/consumer.py", "Consumer"): (Figures(24, 59, 562), INTERFACE),
+    ("tidelog/aio/consumer.py", "Consumer"): (Figures(24, 60, 574), INTERFACE),
     ("tidelog/broker/broker.py", "Broker"): (Figures(42, 3, 70), RECORD),
     ("tidelog/broker/control_plane/session.py", "ControllerSession"): (Figures(28, 20, 305), WIDE),
     ("tidelog/broker/partitions/partition.py", "HostedPartition"): (Figures(23, 39, 440), STATE),

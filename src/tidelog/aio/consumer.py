@@ -22,7 +22,7 @@ from tidelog.aio.arguments import milliseconds, most_records, offset_number, pla
 from tidelog.aio.consumer_commits import ConsumerCommits
 from tidelog.aio.consumer_hooks import Call, ConsumerHooks, call_here
 from tidelog.aio.consumer_settings import settings_of
-from tidelog.aio.consumer_types import PartitionKeyRebalanceListener
+from tidelog.aio.consumer_types import ConsumerGroupMetadata, PartitionKeyRebalanceListener
 from tidelog.aio.left_readers import LeftReaders
 from tidelog.aio.new_readers import new_member, new_reader
 from tidelog.client.cluster import Cluster
@@ -249,6 +249,16 @@ class Consumer(ConsumerCommits):
         """Return the topics subscribed to."""
         return set(self._topics)
 
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Return what a transaction says of this consumer to commit its offsets (KIP-447).
+
+        It has the generation of the last ``poll``: a group that has gone on since refuses it, and
+        the transaction is to be aborted. Raises IllegalStateError without a group_id.
+        """
+        if self.settings.group_id is None:
+            raise WrongState("a consumer without a group_id has no group to commit offsets in")
+        return ConsumerGroupMetadata(self.settings.group_id, *self._hooks.read_as)
+
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions that are read, by the last rebalance."""
         return set() if self._reader is None else set(self._reader.given)
@@ -353,6 +363,8 @@ class Consumer(ConsumerCommits):
                 self._counts["bytes"] += len(piece.records)
             self._paused = self._queue.paused = reader.controls.paused
             self._attend_at = self._now() + ATTEND_S
+            if self._member is not None:
+                self._hooks.took_as(self._member.membership)
         finally:
             self._is_polling = False
 

@@ -49,6 +49,8 @@ class ConsumerHooks(ReaderHooks):
     ) -> None:
         self.follows_keys = key_listener is not None
         self.rebalances = 0
+        self.read_as = Membership()
+        """The generation in which the last records were taken, for transactions."""
         self._calls = _Calls()
         self._queue = queue
         self._call = call
@@ -61,7 +63,14 @@ class ConsumerHooks(ReaderHooks):
         """Return the hooks of the next subscription, with other listeners."""
         hooks = ConsumerHooks(self._queue, self._call, listener, key_listener)
         hooks._calls, hooks.rebalances = self._calls, self.rebalances
+        # Without a generation the group would take what another member has read since.
+        hooks.read_as = self.read_as
         return hooks
+
+    def took_as(self, member: Membership) -> None:
+        """Note in which generation records were taken; one that has none keeps the last."""
+        if member.generation >= 0:
+            self.read_as = member
 
     def has(self, listener: Any, key_listener: PartitionKeyRebalanceListener | None) -> bool:
         """Whether these are its listeners."""

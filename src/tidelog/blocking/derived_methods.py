@@ -8,12 +8,13 @@ Not the methods that differ: see ``consumer``, ``producer`` and ``admin``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any
 
 from tidelog.aio.admin import Admin as AsyncAdmin
 from tidelog.aio.consumer import Consumer as AsyncConsumer
+from tidelog.aio.producer import Producer as AsyncProducer
 from tidelog.blocking.caller_thread import CallerThread
 from tidelog.blocking.loop import ClientLoop
 
@@ -74,6 +75,7 @@ class ConsumerMethods:
     assign = _does_outside_callbacks(AsyncConsumer.assign)
     subscription = _reads(AsyncConsumer.subscription)
     assignment = _does(AsyncConsumer.assignment)
+    group_metadata = _does(AsyncConsumer.group_metadata)
     seek = _does(AsyncConsumer.seek)
     position = _waits(AsyncConsumer.position)
     pause = _does(AsyncConsumer.pause)
@@ -90,6 +92,24 @@ class ConsumerMethods:
     end_offsets = _waits(AsyncConsumer.end_offsets)
     bootstrap_connected = _reads(AsyncConsumer.bootstrap_connected)
     metrics = _does(AsyncConsumer.metrics)
+
+
+class ProducerMethods:
+    """The transactions of a producer: each call comes after the records before it."""
+
+    def __init__(
+        self, wait: Callable[[Coroutine[Any, Any, Any]], Any], client: AsyncProducer
+    ) -> None:
+        self._wait = wait
+        self._client = client
+
+    init_transactions = _waits(AsyncProducer.init_transactions)
+    begin_transaction = _waits(AsyncProducer.begin_transaction)
+    send_offsets_to_transaction = _waits(AsyncProducer.send_offsets_to_transaction)
+    commit_transaction = _waits(AsyncProducer.commit_transaction)
+    abort_transaction = _waits(AsyncProducer.abort_transaction)
+    prepare = _waits(AsyncProducer.prepare)
+    complete_transaction = _waits(AsyncProducer.complete_transaction)
 
 
 class AdminMethods:

@@ -1,5 +1,5 @@
 # Written by `python -m tests.support.blocking_stubs`; do not edit.
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidelog.aio.admin import Admin as AsyncAdmin
@@ -7,10 +7,12 @@ from tidelog.aio.admin import Outcomes, Partitions
 from tidelog.aio.admin_types import ConfigResource, NewPartitions, NewTopic
 from tidelog.aio.consumer import Consumer as AsyncConsumer
 from tidelog.aio.consumer_types import (
+    ConsumerGroupMetadata,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     PartitionKeyRebalanceListener,
 )
+from tidelog.aio.producer import Producer as AsyncProducer
 from tidelog.blocking.caller_thread import CallerThread
 from tidelog.blocking.loop import ClientLoop
 from tidelog.client.admin import configs, groups, nodes
@@ -18,6 +20,7 @@ from tidelog.client.admin.reassignments import Reassignment
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import Topic
 from tidelog.client.offsets import FoundOffset, IsolationLevel
+from tidelog.client.producing.transaction import PreparedTransaction
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.topics import TopicPartition
 
@@ -42,6 +45,12 @@ class ConsumerMethods:
         """Return the topics subscribed to."""
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions that are read, by the last rebalance."""
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Return what a transaction says of this consumer to commit its offsets (KIP-447).
+
+        It has the generation of the last ``poll``: a group that has gone on since refuses it, and
+        the transaction is to be aborted. Raises IllegalStateError without a group_id.
+        """
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on at ``offset``. Beyond a shut gate nothing is returned until it opens."""
     def position(self, partition: TopicPartition) -> int:
@@ -88,6 +97,61 @@ class ConsumerMethods:
         """Whether the cluster was reached."""
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return figures of this consumer since it was made."""
+
+class ProducerMethods:
+    """The transactions of a producer: each call comes after the records before it."""
+    def __init__(
+        self, wait: Callable[[Coroutine[Any, Any, Any]], Any], client: AsyncProducer
+    ) -> None: ...
+    def init_transactions(self) -> None:
+        """Get this producer its id; call it once, before the first transaction.
+
+        Any other producer of the transactional id is fenced, and what it has left open is aborted.
+        Raises ProducerEndedError with the broker's sentence where the cluster offers no
+        transactions, KafkaTimeoutError after ``max_block_ms``: then call it again.
+        """
+    def begin_transaction(self) -> None:
+        """Open a transaction. Raises IllegalStateError while another one is open."""
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata | str,
+    ) -> None:
+        """Let a group's offsets be committed with the transaction, and never without it (KIP-447).
+
+        ``offsets``: of the next records to read. ``group_metadata``: what the consumer's
+        ``group_metadata()`` returns; or the name of the group, which then cannot refuse a member
+        that was replaced. Raises TransactionAbortableError, ProducerEndedError.
+        """
+    def commit_transaction(self) -> None:
+        """Wait for the outcome of every record, and commit the transaction.
+
+        Raises TransactionAbortableError when a record failed: abort. Raises ProducerEndedError
+        when no transaction of this producer can succeed: close it. Raises KafkaTimeoutError after
+        ``max_block_ms``: the outcome is open, call it again.
+        """
+    def abort_transaction(self) -> None:
+        """Abort the transaction: no read_committed consumer gets its records.
+
+        Records without an outcome fail. Raises as ``commit_transaction``, except that nothing is
+        left to abort.
+        """
+    def prepare(self) -> PreparedTransaction | None:
+        """Wait for the outcome of every record, and return what ends this transaction later.
+
+        Any process may pass it to ``complete_transaction``, within ``transaction_timeout_ms`` of
+        its begin. None: nothing was sent, and there is nothing to end. Raises as
+        ``commit_transaction``.
+        """
+    def complete_transaction(
+        self, prepared: PreparedTransaction | None, commit: bool = True
+    ) -> None:
+        """Commit (or abort) a transaction that any producer has prepared; twice is a success.
+
+        This producer may have another transactional id, or none, and fences no other one. Raises
+        ProducerFencedError when the transaction timed out, or a later producer of its id has gone
+        on; BrokerResponseError (INVALID_TXN_STATE) when it was ended the other way.
+        """
 
 class AdminMethods:
     """The methods of an admin client, which differ only in that they block."""

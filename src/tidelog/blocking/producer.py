@@ -14,12 +14,15 @@ import asyncio
 import time
 import warnings
 from collections import deque
-from typing import Any, Unpack
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar, Unpack
 
 from tidelog.aio.arguments import seconds
 from tidelog.aio.producer import Headers, check_place, not_flushed
 from tidelog.aio.producer import Producer as AsyncProducer
 from tidelog.aio.producer_configs import ProducerConfigs
+from tidelog.blocking.derived_methods import ProducerMethods
 from tidelog.blocking.loop import ClientLoop
 from tidelog.blocking.send_future import FutureRecordMetadata
 from tidelog.client.errors import ClientError, WrongState
@@ -32,6 +35,8 @@ PIECE = 1_000
 CLOSE_GRACE_S = 10.0
 """How long the end of connections may take, beyond the time-out of ``close``."""
 
+Result = TypeVar("Result")
+
 _Record = tuple[
     str,
     bytes | None,
@@ -43,13 +48,17 @@ _Record = tuple[
 ]
 
 
-class Producer:
+class Producer(ProducerMethods):
     """Writes records to topics; records of one key stay in order while topics grow and shrink.
 
     It connects when it is made; close it, or use ``with``. Its settings are Kafka's producer
     configurations in snake case (``ProducerConfigs``). It is thread-safe: records of one thread are
     written in the order of ``send``. Raises KafkaConfigurationError for a setting that is unknown
     or not valid, NoBrokersAvailable when no broker responds.
+
+    With a ``transactional_id`` it writes in transactions: ``init_transactions`` once, and then
+    ``with producer.transaction()`` around the records of each. One thread at a time begins and ends
+    them.
     """
 
     def __init__(self, **configs: Unpack[ProducerConfigs]) -> None:
@@ -70,6 +79,7 @@ class Producer:
             raise
         self._sender = self._inner.sender
         self._memory = self._sender.memory
+        super().__init__(self._in_order, self._inner)
 
     def __enter__(self) -> Producer:
         return self
@@ -128,6 +138,48 @@ class Producer:
         Raises KafkaTimeoutError after ``timeout`` seconds; the records stay accepted.
         """
         self._loop.run(self._flush(seconds(timeout)))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """``with producer.transaction():`` begins, and commits at the end.
+
+        An exception aborts the transaction and goes on. KafkaTimeoutError of the commit leaves its
+        outcome open: ``commit_transaction`` finds it out.
+        """
+        self.begin_transaction()
+        try:
+            yield
+            self.commit_transaction()
+        except BaseException:
+            transactions = self._sender.transactions
+            if transactions is not None and transactions.rules.can_abort:
+                # The first error counts: a later abort says why this one did not succeed.
+                with suppress(ClientError):
+                    self.abort_transaction()
+            raise
+
+    def _in_order(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a call of a transaction on the loop, after the records that were sent before it.
+
+        After it the first record of each topic asks the loop whether it is accepted: a record
+        outside of a transaction is refused by ``send``, and not by its future alone.
+        """
+
+        async def in_order() -> Result:
+            try:
+                await self._taken()
+            except BaseException:
+                work.close()
+                raise
+            return await work
+
+        if self._closed:
+            work.close()
+            raise WrongState("this producer is closed: open another one")
+        try:
+            return self._loop.run(in_order())
+        finally:
+            self._topics.clear()
 
     def partitions_for(self, topic: str) -> set[int]:
         """Return the partitions of a topic that take records. Raises as ``send``."""

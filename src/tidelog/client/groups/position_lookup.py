@@ -117,7 +117,10 @@ class PositionLookup:
 
     async def _look_up_part(self, wanted: list[TopicPartition]) -> Errors:
         generation = self.generation
-        listed, errors = await look_up_committed(self._cluster, self._member.group, wanted)
+        # A transaction of the former owner may be about to commit a later one (KIP-447).
+        listed, errors = await look_up_committed(
+            self._cluster, self._member.group, wanted, require_stable=True
+        )
         committed = {
             partition: position
             for partition, position in listed.items()
