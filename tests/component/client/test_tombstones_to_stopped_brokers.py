@@ -142,3 +142,32 @@ def test_a_broker_that_cannot_be_reached_is_not_tried_for_each_record() -> None:
         assert cluster.connections[2].sent == 50
 
     asyncio.run(main())
+
+
+def test_those_of_a_transaction_wait_for_its_commit_and_are_dropped_by_an_abort() -> None:
+    async def main() -> None:
+        cluster = Brokers()
+        tombstones = AncestorTombstones(cluster, Standing())  # type: ignore[arg-type]
+        where, stamp = TopicPartition("t", CHILD), stamp_of(cluster.made)
+        assert stamp is not None
+
+        def sent() -> list[int]:
+            return [connection.sent for connection in cluster.connections.values()]
+
+        tombstones.hold()
+        assert not tombstones.note(where, stamp, batch_of(b"aborted"))
+        await tombstones.send()
+        assert sent() == [0, 0], "the transaction is open"
+        assert not tombstones.release(committed=False)
+        await tombstones.send()
+        assert sent() == [0, 0], "a value that stands would be void"
+        tombstones.hold()
+        assert not tombstones.note(where, stamp, batch_of(b"aborted", b"other"))
+        await tombstones.send()
+        assert sent() == [0, 0]
+        assert tombstones.release(committed=True)
+        await tombstones.send()
+        assert sent() == [2, 2], "the key of the aborted one is not remembered as done"
+        assert not tombstones.release(committed=True)
+
+    asyncio.run(main())
