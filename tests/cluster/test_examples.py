@@ -32,8 +32,16 @@ def test_every_example_is_tested_here() -> None:
     found = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh")}
     assert found == {
         "produce_consume.py", "resume_with_a_group.py", "state_per_key.py", "commands.sh",
-        "three_brokers.sh",
+        "three_brokers.sh", "consume_transform_produce.py",
     }  # fmt: skip
+
+
+def test_consume_transform_produce_says_what_it_needs() -> None:
+    # What it does is in test_exactly_once_kills.
+    example = EXAMPLES / "consume_transform_produce.py"
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "SOURCE TARGET" in done.stderr
 
 
 def test_produce_consume(bootstrap: str) -> None:
