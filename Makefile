@@ -29,11 +29,12 @@ help:
 	@echo "make chaos         the long forms of the kill and fault runs; ONLY=resizes takes the ten minutes"
 	@echo "                       of a topic that grows and shrinks all the time"
 	@echo "make simulate SEED=N   replay one seed of the simulation; SCENARIO=cluster, moves, resizes,"
-	@echo "                       autoscaling, compacted, stock, broker or log takes only that one"
+	@echo "                       autoscaling, compacted, stock, transactions, broker or log alone"
 	@echo "make soak MINUTES=N    seeds of the simulation that have not run before, printed; MOVERS=300"
 	@echo "                       runs so many pinned seeds of moves, and finds their planted bugs;"
 	@echo "                       RESIZES=1000 of a topic that grows and shrinks, in WORKERS=N processes,"
-	@echo "                       and writes the verdict to docs/internals/order-checker.md"
+	@echo "                       and writes the verdict to docs/internals/order-checker.md;"
+	@echo "                       TRANSACTIONS=300 of transactions, and finds their bugs"
 	@echo "make mutants           breaks one rule of the product after another; each must be found by"
 	@echo "                       the tests named for it; ONLY=word,word takes some"
 
@@ -91,6 +92,7 @@ simulate: setup
 soak: setup
 	@$(BIN)/python -m tests.simulation.soak --minutes $(MINUTES) $(if $(SCENARIO),--scenario $(SCENARIO)) \
 	    $(if $(MOVERS),--movers $(MOVERS)) $(if $(RESIZES),--resizes $(RESIZES)) \
+	    $(if $(TRANSACTIONS),--transactions $(TRANSACTIONS)) \
 	    $(if $(WORKERS),--workers $(WORKERS))
 
 docs: setup

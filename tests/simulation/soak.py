@@ -1,7 +1,8 @@
 """`python -m tests.simulation.soak`: random, new seeds for some minutes, or pinned ones of a kind.
 
 Owns the command of `make soak`: each scenario begins at a random seed, which is printed, so that
-what it finds can be replayed. Not the pinned seeds: see ``soak_moves`` and ``soak_resizes``. Exit
+what it finds can be replayed. Not the pinned seeds: see ``soak_moves``, ``soak_resizes``
+and ``soak_transactions``. Exit
 status 1 when a promise is broken, or a planted bug survives.
 """
 
@@ -14,14 +15,22 @@ import random
 import sys
 import time
 
-from tests.simulation import soak_moves, soak_resizes
+from tests.simulation import soak_moves, soak_resizes, soak_transactions
 from tests.simulation.seeds import run_in_workers
 
 HIGHEST_SEED = 10**9
 SHARES = {"cluster": 0.7, "broker": 0.2, "log": 0.1}
 """Of the time; what is random in a cluster is of the widest kind. It has movers, too."""
 
-AT_ONCE = {"cluster": 4, "broker": 20, "log": 40, "moves": 4, "resizes": 4, "autoscaling": 4}
+AT_ONCE = {
+    "cluster": 4,
+    "broker": 20,
+    "log": 40,
+    "moves": 4,
+    "resizes": 4,
+    "autoscaling": 4,
+    "transactions": 8,
+}
 """Seeds of one round: some ten seconds to a minute."""
 
 LIMIT_S = 1_800.0
@@ -44,6 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="SEEDS",
         help="so many pinned seeds of a topic that grows and shrinks, then their planted bugs",
     )
+    parser.add_argument(
+        "--transactions",
+        type=int,
+        metavar="SEEDS",
+        help="so many pinned seeds of transactions",
+    )
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--first", type=int, default=0, help="the first pinned seed")
     options = parser.parse_args(arguments)
@@ -54,6 +69,10 @@ def main(arguments: list[str] | None = None) -> int:
         logging.disable(logging.CRITICAL)
         seeds = range(options.first, options.first + options.resizes)
         return 1 if soak_resizes.soak(seeds, options.workers) else 0
+    if options.transactions is not None:
+        logging.disable(logging.CRITICAL)
+        seeds = range(options.first, options.first + options.transactions)
+        return 1 if soak_transactions.soak(seeds, options.workers) else 0
     return _random(options.minutes, [options.scenario] if options.scenario else list(SHARES))
 
 
