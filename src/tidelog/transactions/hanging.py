@@ -32,7 +32,7 @@ from tidelog.transactions.markers import NONE, Marker
 from tidelog.transactions.state import COMPLETE, PREPARED, IdAndEpoch, TransactionState
 
 
-class OpenTransaction(NamedTuple):
+class OpenInLog(NamedTuple):
     """A transaction that is open in a log. It is the same while no field has changed."""
 
     producer: IdAndEpoch
@@ -72,7 +72,7 @@ class Remains(Enum):
 
 
 def judge(
-    transaction: OpenTransaction, where: TopicPartition, states: Iterable[StateOfId]
+    transaction: OpenInLog, where: TopicPartition, states: Iterable[StateOfId]
 ) -> Ends | Remains:
     """Return what becomes of it. ``states``: of all ids with its producer id, by all
     coordinators."""
@@ -98,7 +98,7 @@ def judge(
     return _lost(transaction, now.coordinator_epoch)
 
 
-def _lost(transaction: OpenTransaction, coordinator_epoch: int) -> Ends:
+def _lost(transaction: OpenInLog, coordinator_epoch: int) -> Ends:
     # Not in a higher epoch than the log's: the producer may have begun another one by now.
     marker = Marker(transaction.producer, False, max(coordinator_epoch, NONE + 1))
     return Ends(marker, is_lost=True)

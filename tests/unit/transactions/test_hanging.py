@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tidelog.model.topics import TopicPartition
-from tidelog.transactions.hanging import Ends, OpenTransaction, Remains, StateOfId, judge
+from tidelog.transactions.hanging import Ends, OpenInLog, Remains, StateOfId, judge
 from tidelog.transactions.markers import Marker
 from tidelog.transactions.state import IdAndEpoch, TransactionState
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 EPOCH, COORDINATOR = 3, 9
-OPEN = OpenTransaction(IdAndEpoch(7, EPOCH), 100, 120, 8)
+OPEN = OpenInLog(IdAndEpoch(7, EPOCH), 100, 120, 8)
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT, _ = TransactionState
 
 

@@ -33,7 +33,7 @@ from tidelog.runtime import pace
 from tidelog.runtime.backoff import steady
 from tidelog.runtime.tasks import call_off
 from tidelog.storage.log.joining import NONE
-from tidelog.transactions.hanging import Ends, OpenTransaction, Remains, StateOfId, judge
+from tidelog.transactions.hanging import Ends, OpenInLog, Remains, StateOfId, judge
 from tidelog.transactions.state import IdAndEpoch, TransactionState
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class _Noted:
 
     hosted: HostedPartition
     since: int
-    transaction: OpenTransaction
+    transaction: OpenInLog
 
 
 class HangingChecks:
@@ -336,11 +336,11 @@ class HangingChecks:
             audit.info(f"a transaction of {named} was {word}: its marker was lost", fields)
 
 
-def _transaction_of(entry: Any) -> OpenTransaction | None:
+def _transaction_of(entry: Any) -> OpenInLog | None:
     if entry.open_since == NONE:
         return None
     owner = IdAndEpoch(entry.producer_id, entry.epoch)
-    return OpenTransaction(owner, entry.open_since, entry.last_offset, entry.coordinator_epoch)
+    return OpenInLog(owner, entry.open_since, entry.last_offset, entry.coordinator_epoch)
 
 
 def _state_of(answer: Any, coordinator_epoch: int) -> StateOfId:
