@@ -43,16 +43,16 @@ class Copier:
         self._command = [
             sys.executable, str(EXAMPLE), bootstrap, source, target, str(RECORDS),
         ]  # fmt: skip
-        self.process = self._started()
+        self.process = self.again()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def again(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(self._command, stderr=self._errors)
 
     def has_ended(self) -> bool:
         """Whether it is done; one that ended otherwise is started again."""
         status = self.process.poll()
         if status:
-            self.process = self._started()
+            self.process = self.again()
         return status == 0
 
     def kill(self) -> None:
@@ -120,7 +120,7 @@ def test_each_record_once_through_kills(node: Node, topic_name: str, tmp_path: P
                 break
             if kill == "copier":
                 copier.kill()
-                copier.process = copier._started()
+                copier.process = copier.again()
             elif kill == "broker":
                 node.kill()
                 node.start()
