@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 import tidelog.aio
-from tests.cluster.test_client_transactions import (
+from tests.support import clients
+from tests.support.node import Node
+from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.transaction_calls import (
     PARTITIONS,
     limited,
     producer_of,
@@ -21,9 +24,6 @@ from tests.cluster.test_client_transactions import (
     until_all_is_stable,
     write,
 )
-from tests.support import clients
-from tests.support.node import Node
-from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.transaction_nodes import MAKES, transaction_node
 from tidelog import Consumer, ConsumerGroupMetadata, PreparedTransaction, Producer, TopicPartition
 from tidelog.errors import (

@@ -12,6 +12,7 @@ from tidelog.aio import Admin as AsyncAdmin
 from tidelog.aio import Consumer as AsyncConsumer
 from tidelog.blocking.admin import Admin
 from tidelog.blocking.consumer import Consumer
+from tidelog.blocking.producer import Producer
 
 
 def test_the_stub_is_up_to_date() -> None:
@@ -21,7 +22,7 @@ def test_the_stub_is_up_to_date() -> None:
 
 def test_the_stub_shows_what_the_methods_have() -> None:
     """A stub is not run: its arguments are those of the methods that are."""
-    classes = {"ConsumerMethods": Consumer, "AdminMethods": Admin}
+    classes = {"ConsumerMethods": Consumer, "ProducerMethods": Producer, "AdminMethods": Admin}
     for node in ast.parse(blocking_stubs.STUB.read_text(encoding="utf-8")).body:
         if not isinstance(node, ast.ClassDef):
             continue
