@@ -153,7 +153,7 @@ class SenderTransactions:
     def begin(self) -> None:
         """Open a transaction."""
         if self._running:
-            raise self._busy("begin_transaction")
+            raise self._not_now("begin_transaction")
         self.rules.step(TxnEvent.BEGIN)
         self._sender.tombstones.hold()
         self._follow()
@@ -163,7 +163,7 @@ class SenderTransactions:
     ) -> None:
         """Let offsets of a group be committed with the transaction."""
         if self._running:
-            raise self._busy("send_offsets_to_transaction")
+            raise self._not_now("send_offsets_to_transaction")
         self.rules.step(TxnEvent.WRITE)
         if not positions:
             return
@@ -243,7 +243,7 @@ class SenderTransactions:
     async def _call(self, name: str) -> AsyncIterator[None]:
         """One call at a time, which lasts ``max_block_ms`` at most."""
         if self._running or self._offsets:
-            raise self._busy(name)
+            raise self._not_now(name)
         self._running = name
         try:
             async with asyncio.timeout(self._block_ms / 1000):
@@ -256,7 +256,7 @@ class SenderTransactions:
             self._running = ""
             self._follow()
 
-    def _busy(self, name: str) -> WrongState:
+    def _not_now(self, name: str) -> WrongState:
         runs = self._running or "send_offsets_to_transaction"
         return WrongState(f"{name} was called while {runs} runs: await it first")
 

@@ -89,7 +89,7 @@ def _within_room(
 def _members(cluster: ClusterState, tp: TopicPartition, brokers: Collection[int]) -> set[int]:
     """Return those of these brokers that may be members of a partition, as far as is known."""
     topic, damaged = (cluster.damaged.get(x) for x in (layout.topic(tp.topic), layout.state(*tp)))
-    records = [cluster.states.get(tp), cluster.topics.get(tp.topic)]
+    records: list[object] = [cluster.states.get(tp), cluster.topics.get(tp.topic)]
     for one in (topic, damaged):
         records += [] if one is None else [one.record, one.former]
     named: set[int] = set()
