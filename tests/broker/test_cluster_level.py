@@ -17,7 +17,9 @@ from tidelog.runtime.loop import run
 
 
 class LevelBroker(ControlledBroker):
-    """Serves one API that only transactions need."""
+    """Serves one API that only transactions need, and has just started."""
+
+    level = None
 
     def router(self, extra: Iterable[Handler] = ()) -> Router:
         return super().router([end_txn.HANDLER, *extra])
@@ -39,7 +41,7 @@ async def shown(port: int) -> bool:
 def test_transactions_are_offered_while_the_controller_is_at_their_level(tmp_path: Path) -> None:
     async def story() -> None:
         async with commanded(LevelBroker(tmp_path)) as (lone, channel):
-            assert not await shown(lone.port)
+            assert await shown(lone.port) and not lone.broker.offered_transactions
             for level, offered in (
                 ("1.5", False),
                 ("1.6", True),
@@ -82,6 +84,6 @@ def test_the_level_of_a_deposed_controller_does_not_count(tmp_path: Path) -> Non
             assert answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
             answer = await channel.ask(said("1.6", epoch=0), 0)
             assert answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
-            assert not await shown(lone.port)
+            assert not lone.broker.offered_transactions
 
     run(story())

@@ -337,3 +337,56 @@ async def shown(peer: Peer) -> dict[int, tuple[int, int]]:
     answer = await peer.ask(messages.ApiVersionsRequest("peer", "1"), 3)
     found = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
     return {key: found[key] for key in (*range(24, 29), 22, 65, 66) if key in found}
+
+
+class StartedBroker(TransactionBroker):
+    """It has started, and no UpdateConfigs has come."""
+
+    level = None
+
+
+def test_before_the_level_is_known_clients_get_what_they_retry(tmp_path: Path) -> None:
+    """A refusal for good ended each producer that came to a broker which had just restarted."""
+
+    async def story(broker: StartedBroker) -> None:
+        assert (await broker.ask_init()).error_code == E.COORDINATOR_LOAD_IN_PROGRESS
+        for version in range(1, 7):
+            found = await broker.find(version=version)
+            assert found.error_code == E.COORDINATOR_NOT_AVAILABLE
+            assert "does not know the level of the cluster yet" in found.error_message
+        producer = (1000, 0)
+        assert E.UNKNOWN_TOPIC_OR_PARTITION.retriable
+        assert await broker.add(producer, ("t", 0)) == [E.UNKNOWN_TOPIC_OR_PARTITION]
+        assert E(await broker.end(producer)).retriable
+        assert E((await broker.describe()).error_code).retriable
+        asked = messages.ListTransactionsRequest()
+        answer = await broker.ask(list_transactions, asked, 1)
+        assert answer.error_code == E.COORDINATOR_LOAD_IN_PROGRESS
+        peer = await Peer.connect(broker.port)
+        produced = messages.ProduceRequest
+        data = produced.PartitionProduceData(0, b"")
+        topics = [produced.TopicProduceData("t", partition_data=[data])]
+        answer = await peer.ask(produced(ID, -1, 1000, topics), 9)
+        (part,) = answer.responses[0].partition_responses
+        assert part.error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+        assert E(await broker.add_offsets(producer, "g")).retriable
+        # The connections of this time last longer: they may use what the cluster may offer.
+        shown_now = await shown(peer)
+        assert shown_now == {**OF_TRANSACTIONS, 24: (0, 4), 22: (0, 4), 66: (0, 1)}
+        assert all(name != TRANSACTIONS_TOPIC for name, *_ in broker.created)
+        broker.broker.cluster_level.take("1.6")
+        await broker.lead_and_load()
+        answer = await peer.ask(messages.InitProducerIdRequest(ID, 1000), 4)
+        assert answer.error_code == E.NONE
+        answer = await peer.ask(messages.EndTxnRequest(ID, answer.producer_id, 0, True), 4)
+        assert answer.error_code == E.INVALID_TXN_STATE
+
+    async def main() -> None:
+        broker = StartedBroker(tmp_path)
+        await broker.start()
+        try:
+            await story(broker)
+        finally:
+            await broker.stop()
+
+    asyncio.run(main())

@@ -220,8 +220,15 @@ MUTANTS = (
     Mutant(
         "transactional ids are served while transactions are not offered",
         "src/tidelog/broker/handlers/init_producer_id.py::handle",
-        " and not broker.offered_transactions:",
-        " and broker.offered_transactions is None:",
+        " and broker.refused_transactions:",
+        " and broker.refused_transactions is None:",
+        REQUESTS,
+    ),
+    Mutant(
+        "a broker that has just started refuses transactional ids for good",
+        "src/tidelog/broker/handlers/find_coordinator.py::_find",
+        " and not broker.refused_transactions:",
+        " and broker.refused_transactions is None:",
         REQUESTS,
     ),
     Mutant(

@@ -58,6 +58,9 @@ class _SessionOfTest:
 class LoneBroker:
     """Start it inside a running loop; ``lead`` makes it lead a partition."""
 
+    level: str | None = "1.5"
+    """The level that its controller has sent before the test begins; None: no controller has."""
+
     def __init__(
         self, folder: Path, config: Mapping[str, object] | None = None, seams: Seams | None = None
     ) -> None:
@@ -110,6 +113,8 @@ class LoneBroker:
                 session=session,
             )
         )
+        if self.level is not None:
+            self.broker.cluster_level.take(self.level)
         self.server = Server(self.router(), self.broker, Limits())
         self.port = await self.server.listen("PLAINTEXT", "127.0.0.1", 0)
         self.bootstrap = f"127.0.0.1:{self.port}"
@@ -129,7 +134,7 @@ class LoneBroker:
         served = [api_versions.HANDLER, *(each.HANDLER for each in modules), *extra]
         if all(each.api_key is not ApiKey.INIT_PRODUCER_ID for each in served):
             served.append(Handler(ApiKey.INIT_PRODUCER_ID, Scope.CLIENT, self._init_producer_id))
-        return Router(served, lambda: self.broker.offered_transactions)
+        return Router(served, lambda: self.broker.cluster_level.offers_transactions)
 
     def _init_producer_id(self, *_: object) -> Any:
         self._next_producer_id += 1

@@ -108,6 +108,8 @@ class Session:
 class TransactionBroker(GroupBroker):
     """``await start()`` it; the topic of transactions comes when asked for."""
 
+    level: str | None = "1.6"
+
     def __init__(self, folder: Path, config: Mapping[str, object] | None = None) -> None:
         super().__init__(folder, {**CONFIGS, **(config or {})})
         self.state_partitions = 1
@@ -122,7 +124,6 @@ class TransactionBroker(GroupBroker):
     async def start(self) -> None:
         await super().start()
         self.session = Session()
-        self.broker.cluster_level.take("1.6")
         self.broker.transactions.send_with(self.markers)
 
     @property

@@ -107,9 +107,14 @@ class Broker:
 
     @property
     def offered_transactions(self) -> bool:
-        """Whether clients may use transactions; every request with a transactional id is refused
-        while they may not."""
-        return self.cluster_level.offers_transactions
+        """Whether clients may use transactions now."""
+        return self.cluster_level.offers_transactions is True
+
+    @property
+    def refused_transactions(self) -> bool:
+        """Whether every request with a transactional id is refused for good. While the level of
+        the cluster is not known, they get errors that clients retry."""
+        return self.cluster_level.offers_transactions is False
 
     @property
     def cluster_id(self) -> str:

@@ -142,7 +142,7 @@ class BrokerProcess:
         broker.unaware_writers.when_seen = session.beat_soon
         self._coordinators = broker.coordinator, broker.transactions.coordinator
         self.server = self._server = Server(
-            Router([api_versions.HANDLER, *handlers.HANDLERS], lambda: broker.offered_transactions),
+            _router(broker),
             broker,
             limits_of(configs, self.descriptors, topic_configs),
             self._secret,
@@ -325,6 +325,11 @@ class BrokerProcess:
                 )
         if session is not None:
             await session.stop()
+
+
+def _router(broker: Broker) -> Router:
+    served = [api_versions.HANDLER, *handlers.HANDLERS]
+    return Router(served, lambda: broker.cluster_level.offers_transactions)
 
 
 def limits_of(configs: ServerConfigs, descriptors: Descriptors, dynamic: ConfigCache) -> Limits:

@@ -24,6 +24,7 @@ from tidelog.model.principals import Principal
 from tidelog.model.work import Work
 from tidelog.network.limits import Account
 from tidelog.network.requester import Requester
+from tidelog.network.served_versions import listed, served
 from tidelog.network.tally import Tally
 from tidelog.protocol import codec, messages
 from tidelog.protocol.compiler import STEP
@@ -246,7 +247,7 @@ class Handler:
     versions: range = range(0)
     """All of the schema, unless some are named: those of an older server."""
     with_transactions: range = range(0)
-    """The versions, first or last, that are served only while transactions are offered."""
+    """The versions, first or last, that are served while transactions are offered, or may be."""
     between_brokers: range = range(0)
     """The versions in broker scope of an API whose other versions clients use."""
 
@@ -347,7 +348,8 @@ class Route:
 class Router:
     """The handlers of one process: ``Router([api_versions.HANDLER, produce.HANDLER, …])``.
 
-    ``offers_transactions``: whether versions for which that counts are served now.
+    ``offers_transactions``: whether versions for which that counts are served now; None while that
+    is not known: see ``served_versions``.
     ValueError for two handlers of one API, or for one out of client scope whose response has no
     error code at its top: it could not be refused.
     """
@@ -355,7 +357,7 @@ class Router:
     def __init__(
         self,
         handlers: Iterable[Handler],
-        offers_transactions: Callable[[], bool] = lambda: False,
+        offers_transactions: Callable[[], bool | None] = lambda: False,
     ) -> None:
         self._offers_transactions = offers_transactions
         self._handlers: dict[int, Handler] = {}
@@ -365,7 +367,7 @@ class Router:
         """The same for connections without a proof: routes out of their scope refuse."""
         self._of_transactions: dict[tuple[int, int, bool], Route] = {}
         """Routes that are not always served; the others are found without that question."""
-        self._shown: dict[tuple[bool, bool], list[Any]] = {}
+        self._shown: dict[tuple[bool, bool | None], list[Any]] = {}
         """Entries of ApiVersions: whether a connection is trusted, and transactions are offered."""
         self.tallies: dict[ApiKey, Tally] = {}
         for handler in handlers:
@@ -401,7 +403,7 @@ class Router:
         found = routes.get(api_key << 16 | version)
         if found is None:
             handler = self._handlers.get(api_key)
-            if handler is None or version not in self._served(handler):
+            if handler is None or version not in self._versions(served, handler):
                 return None
             if version in handler.with_transactions:
                 return self._route_of_transactions(handler, version, trusted)
@@ -424,14 +426,8 @@ class Router:
             self._of_transactions[key] = self._made(handler, version, trusted)
         return self._of_transactions[key]
 
-    def _served(self, handler: Handler) -> range:
-        """Return the versions of an API that are served now."""
-        held = handler.with_transactions
-        if not held or self._offers_transactions():
-            return handler.versions
-        if held.start == handler.versions.start:
-            return range(held.stop, handler.versions.stop)
-        return range(handler.versions.start, held.start)
+    def _versions(self, rule: Callable[[range, range, bool | None], range], of: Handler) -> range:
+        return rule(of.versions, of.with_transactions, self._offers_transactions())
 
     def handler(self, api_key: int) -> Handler | None:
         """Return the handler of an API, in any version (Envelope unpacks requests with it)."""
@@ -451,7 +447,7 @@ class Router:
         for key, handler in sorted(self._handlers.items()):
             versions = [
                 version
-                for version in self._served(handler)
+                for version in self._versions(listed, handler)
                 if trusted or handler.scope_of(version) is Scope.CLIENT
             ]
             if versions:

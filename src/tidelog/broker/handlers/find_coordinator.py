@@ -8,7 +8,8 @@
 - Key type 1 (transactional ids), from v1: the same with ``__transaction_state``. While transactions
   are not offered, CLUSTER_AUTHORIZATION_FAILED with a message. Java and librdkafka end with it and
   show the message; Java drops that of TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka retries
-  most other errors for ever.
+  most other errors for ever. Before the level of the cluster is known here: a broker that has just
+  started gives COORDINATOR_NOT_AVAILABLE.
 - v4 (KIP-699): any number of keys, an error for each.
 - v6: key type 2 (share groups, KIP-932) is INVALID_REQUEST: there are none.
 """
@@ -39,6 +40,7 @@ CREATED_WITHIN_S = 1.0
 
 NO_TRANSACTIONS = "this version has no transactions: send without a transactional.id"
 MOVING = "the coordinator moves to another broker, which is not known here yet"
+LEVEL_UNKNOWN = "this broker has started and does not know the level of the cluster yet"
 NOT_YET = "the topic {}, or the leader of its partition, is not there yet"
 
 _Response = messages.FindCoordinatorResponse
@@ -90,6 +92,8 @@ async def create_topic(coordinator: Coordinator[Any]) -> None:
 def _find(broker: Broker, key_type: int, key: str, listener_name: str) -> Any:
     kept = _kept(broker, key_type)
     if kept is None:
+        if key_type == TRANSACTION and not broker.refused_transactions:
+            return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, LEVEL_UNKNOWN)
         if key_type == TRANSACTION:
             return _refusal(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         return _refusal(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is not known")

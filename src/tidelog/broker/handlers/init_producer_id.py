@@ -7,7 +7,8 @@
 - With a transactional id its coordinator fences the producer before, and aborts what that one has
   left open. v3+: a producer that goes on after an error names its id and epoch (KIP-360).
 - While transactions are not offered, a transactional id gets CLUSTER_AUTHORIZATION_FAILED, as from
-  FindCoordinator, which clients send first; no client retries it.
+  FindCoordinator, which clients send first; no client retries it. Before the level of the cluster
+  is known, COORDINATOR_LOAD_IN_PROGRESS (or NOT_COORDINATOR), which they do.
 - v4+: PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH. v5 differs in errors of transactions only
   (KIP-890), none of which the coordinator has, and is served while transactions are offered.
 - COORDINATOR_LOAD_IN_PROGRESS (retriable) while no controller allocates ids.
@@ -41,7 +42,7 @@ NONE_NAMED = -1
 def handle(broker: Broker, request: messages.InitProducerIdRequest, context: RequestContext) -> Any:
     """Return a producer id, at once or later."""
     response = messages.InitProducerIdResponse
-    if request.transactional_id is not None and not broker.offered_transactions:
+    if request.transactional_id is not None and broker.refused_transactions:
         logger.info(
             "%(client_id)s requested transactions, which this version does not have",
             {"client_id": context.client_id},

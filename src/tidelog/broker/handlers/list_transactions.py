@@ -1,7 +1,8 @@
 """ListTransactions v0-1: the transactional ids that this broker coordinates (KIP-664).
 
-- None while transactions are not offered.
-- COORDINATOR_LOAD_IN_PROGRESS while some ids are loading: an incomplete list would mislead.
+- None while transactions are refused.
+- COORDINATOR_LOAD_IN_PROGRESS while some ids are loading, and before the level of the cluster is
+  known: an incomplete list would mislead.
 - Filters by state and by producer id; those by states that do not exist are returned, as in Kafka.
 - v1: only transactions that began longer ago than a duration.
 - v1, asked by tag 10000: the partitions that it lists, with their leader epochs. A leader that
@@ -43,9 +44,9 @@ def handle(
     coordinator = broker.transactions.coordinator
     unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATES]
     listed: list[Any] = []
-    if not broker.offered_transactions:
+    if broker.refused_transactions:
         return _Response(unknown_state_filters=unknown)
-    if coordinator.is_loading:
+    if coordinator.is_loading or not broker.offered_transactions:
         return _Response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     is_asked_for = _filter(request, broker.clock.wall_ms())
     loaded = [(led, led.hosted.leader_epoch) for led in coordinator.led() if not led.error]

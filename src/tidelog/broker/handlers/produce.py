@@ -20,8 +20,8 @@
 - v12 is v11: part 2 of KIP-890 is not finalized. v13: topics by id (KIP-516);
   UNKNOWN_TOPIC_ID where no topic here has that id.
 - v10+: NOT_LEADER_OR_FOLLOWER names the current leader and its address (KIP-951).
-- While transactions are not offered (``Broker.offered_transactions``) transactional ids are refused
-  with CLUSTER_AUTHORIZATION_FAILED: clients do not retry it. Otherwise batches of transactions are
+- While transactions are refused (``Broker.refused_transactions``) transactional ids get
+  CLUSTER_AUTHORIZATION_FAILED: clients do not retry it. Otherwise batches of transactions are
   taken in a request with an id, after the coordinator has confirmed them (KIP-890):
   ``verification``. An empty id is INVALID_REQUEST. More than one producer in the batches of
   transactions of a request is INVALID_PRODUCER_ID_MAPPING for all of it, and such a batch without
@@ -123,7 +123,7 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
 
 def _with_id(broker: Broker, request: messages.ProduceRequest, context: RequestContext) -> Any:
     version, transactional_id = context.version, request.transactional_id
-    if not broker.offered_transactions:
+    if broker.refused_transactions:
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return _refused(version, request, error, NO_TRANSACTIONS)
     if not transactional_id:

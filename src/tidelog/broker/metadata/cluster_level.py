@@ -6,7 +6,8 @@ level to the next, its brokers differ in that, and agree in this (docs/decisions
 
 | event | transactions are |
 |---|---|
-| a start | not offered: no partition is led before the first UpdateConfigs of a channel |
+| a start | not known: requests that need them get errors that clients retry, for the listener is \
+open before the first UpdateConfigs of a channel; no partition is led before it |
 | UpdateConfigs with a level that has them | offered |
 | UpdateConfigs with another level, or without one: an older controller | not offered |
 | the controller is gone | as before: what is led is led on |
@@ -26,17 +27,17 @@ class ClusterLevel:
     """What one broker offers by the level of its controller. Used on its loop."""
 
     def __init__(self) -> None:
-        self.offers_transactions = False
-        """To be read only."""
+        self.offers_transactions: bool | None = None
+        """None while the level is not known. To be read only."""
         self.when_changed: list[Callable[[], None]] = []
         """Called after each change of what is offered."""
 
     def take(self, level: str) -> None:
         """Take the level of a controller; "" if it does not say any."""
         offered = offers_transactions(level)
-        if offered == self.offers_transactions:
+        before, self.offers_transactions = self.offers_transactions, offered
+        if offered == bool(before):
             return
-        self.offers_transactions = offered
         logger.info(
             "transactions are %(now)s: the level of the controller is %(level)s",
             {"now": "offered" if offered else "not offered", "level": level or "not known"},
