@@ -37,10 +37,12 @@ IN_OTHER_TESTS = {
     "tidelog.cli.reassigning.tables.print_copies": "tests/unit/cli/test_output.py",
     "tidelog.cli.reassigning.tables.print_loads": "tests/unit/cli/test_output.py",
     "tidelog.cli.doctor_unclean.print_elections": "tests/unit/cli/test_output.py",
+    "tidelog.cli.transactions.describe_command": "tests/cluster/test_cli_transactions.py",
+    "tidelog.cli.transactions._show_hanging": "tests/cluster/test_cli_transactions.py",
     "tidelog.cli.doctor_restored._print_late": "tests/component/cli/test_doctor_restored.py",
     "tidelog.cli.doctor_restored._print_unknown": "tests/component/cli/test_doctor_restored.py",
 }
-"""The functions whose tables need a fault or a long move, and the tests that have them."""
+"""The functions whose tables need a fault, a long move or level 1.6, and the tests of these."""
 
 SHOWN: dict[str, list[str]] = {
     "topics --describe --topic TOPIC": ["4", "1", "fence 1 at"],
@@ -58,6 +60,8 @@ SHOWN: dict[str, list[str]] = {
     "autoscale --dry-run --replay RATES": [],
     "delete-records --topic TOPIC --partition 0 --offset 1": [TOPIC],
     "audit --topic TOPIC": ["RIGHT"],
+    "transactions list": ["TransactionState"],
+    "transactions describe-producers --topic TOPIC --partition 0": ["ProducerEpoch"],
     "doctor": ["alive", "127.0.0.1"],
     "doctor replicas --topic TOPIC": [f"{TOPIC}-7", "same"],
     "groups --delete-offsets --group GROUP --topic TOPIC:0": [TOPIC],
@@ -79,6 +83,7 @@ NO_TABLE = [
     "reassign-partitions --revert",
     "topics --rebalance --execute",
     "topics --decommission 1 --undo",
+    "transactions find-hanging",
     "doctor unclean",
     "groups --delete --group GROUP",
     "topics --delete --topic other",

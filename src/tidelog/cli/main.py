@@ -20,6 +20,7 @@ COMMANDS = {
     "up": "Run a development cluster.",
     "topics": "Create, list, describe, change and delete topics.",
     "groups": "List, describe and delete groups; reset and delete their offsets.",
+    "transactions": "List, describe and end transactions.",
     "configs": "Show and change dynamic configurations.",
     "autoscale": "Show what topics with partitions.auto would be resized to, and why.",
     "reassign-partitions": "Move partitions to other brokers.",

@@ -40,6 +40,14 @@ WRONG = {
         ["--reset-offsets", "--group", "g", "--topic", "t", "--to-earliest", "--export", "--json"],
         ["--list", "--state", "Sleepy"],
     ],
+    "transactions": [
+        ["list", "--transactional-id-pattern", "[a"],
+        ["list", "--duration-filter", "-1"],
+        ["describe"],
+        ["find-hanging", "--partition", "0"],
+        ["describe-producers", "--topic", "t"],
+        ["force-terminate"],
+    ],
     "configs": [
         ["--alter", "--topic", "t", "--add-config", "[a"],
         ["--alter", "--topic", "t", "--add-config-file", "/nowhere/file"],
@@ -70,6 +78,13 @@ RIGHT = {
     "up": [["--data", "FILE:a file/data"]],
     "topics": [["--create", "--topic", "t", *NOWHERE], ["--list", *NOWHERE]],
     "groups": [["--describe", "--group", "g", *NOWHERE]],
+    "transactions": [
+        ["list", *NOWHERE],
+        ["describe", "--transactional-id", "x", *NOWHERE],
+        ["describe-producers", "--topic", "t", "--partition", "0", *NOWHERE],
+        ["find-hanging", *NOWHERE],
+        ["force-terminate", "--transactional-id", "x", *NOWHERE],
+    ],
     "configs": [["--alter", "--topic", "t", "--add-config", "bogus=1", *NOWHERE]],
     "autoscale": [["--dry-run", *NOWHERE]],
     "reassign-partitions": [["--list", *NOWHERE]],
