@@ -19,7 +19,7 @@ from tests.support.clients import create_topic
 from tests.support.coming_level import LEVEL
 from tests.support.command_runs import Said, said_by
 from tests.support.java import ToolRunner
-from tests.support.processes import DEADLINE_S
+from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.produce_fetch import produce
 from tests.support.server import TidelogNode
 from tests.support.storage_logs import batch
@@ -143,6 +143,59 @@ def test_what_no_coordinator_knows_hangs(
     # Its record is a minute old at most.
     young = ("transactions", "find-hanging", "--topic", topic_name)
     assert said_by(node.bootstrap, capfd, *young).good() == "No transaction hangs.\n"
+
+
+def test_an_abort_goes_to_the_coordinator_that_has_the_transaction(
+    node: TidelogNode, capfd: pytest.CaptureFixture[str], topic_name: str
+) -> None:
+    """A marker alone would leave its other partitions open, and its producer would commit them."""
+    create_topic(node.bootstrap, topic_name, partitions=2)
+    made = begun(node, topic_name, topic_name)
+    made.produce(topic_name, b"y", partition=1)
+    assert made.flush(DEADLINE_S) == 0
+    place = ("--topic", topic_name, "--partition", "0")
+    words = ("transactions", "abort", *place, "--start-offset", "0", "--json")
+    said = said_by(node.bootstrap, capfd, *words).json()
+    assert (said["aborted_by"], said["transactional_id"]) == ("coordinator", topic_name)
+    for index in ("0", "1"):
+
+        def is_over(index: str = index) -> bool:
+            described = ("describe-producers", *place[:3], index, "--json")
+            rows = said_by(node.bootstrap, capfd, "transactions", *described).json()
+            return all(row["start_offset"] is None for row in rows)
+
+        wait_until(is_over, DEADLINE_S, f"nothing is open in {topic_name}-{index}")
+    with pytest.raises(confluent_kafka.KafkaException):
+        made.commit_transaction(DEADLINE_S)
+
+
+def test_what_no_coordinator_knows_is_aborted_by_the_leader(
+    node: TidelogNode, capfd: pytest.CaptureFixture[str], topic_name: str
+) -> None:
+    def said(*words: str) -> Said:
+        return said_by(node.bootstrap, capfd, "transactions", *words)
+
+    create_topic(node.bootstrap, topic_name, partitions=1)
+    place = ("--topic", topic_name, "--partition", "0")
+    named = ("--producer-id", str(LOST_ID), "--coordinator-epoch", "0", "--producer-epoch")
+    hang(node, topic_name)
+    said("abort", *place, "--start-offset", "1").failed("no transaction begins at offset 1")
+    said("abort", *place, *named, "2").failed("epoch 2, has nothing open")
+    said("abort", *place, "--start-offset", "0").failed("--cluster-secret-file")
+    proof = ("--cluster-secret-file", str(node.data / "cluster.secret"))
+    ended = said("abort", *place, "--start-offset", "0", *proof).good()
+    assert ended == (
+        f"{topic_name}-0: the transaction from offset 0 (producer {LOST_ID}, epoch 3) was aborted "
+        "in this partition.\n"
+    )
+    (row,) = said("describe-producers", *place, "--json").json()
+    assert row["start_offset"] is None
+    said("abort", *place, "--start-offset", "0").failed("no transaction begins at offset 0")
+    hang(node, topic_name, LOST_ID + 1)
+    by_id = ("--producer-id", str(LOST_ID + 1), *named[2:], "3", *proof, "--json")
+    assert said("abort", *place, *by_id).json()["aborted_by"] == "leader"
+    hanging = ("find-hanging", *place, "--max-transaction-timeout", "0", "--json")
+    assert said(*hanging).json() == []
 
 
 def test_what_is_not_there_is_one_line(

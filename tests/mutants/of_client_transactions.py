@@ -60,4 +60,18 @@ MUTANTS = (
         "require_stable=False",
         f"{MEMBERS}::test_a_new_member_waits_for_offsets_that_a_transaction_may_commit",
     ),
+    Mutant(
+        "an operator's marker aborts a part of what a coordinator may have committed",
+        "src/tidelog/client/admin/aborting.py::aborted_by",
+        "        if one.state == COMMITTED and is_of_epoch:\n",
+        "        if one.state == COMMITTED and not is_of_epoch:\n",
+        "tests/unit/client/test_hanging_transactions.py",
+    ),
+    Mutant(
+        "a marker aborts what a silent coordinator may have",
+        "src/tidelog/client/admin/aborting.py::aborted_by",
+        "        return (Aborts.WRITES_A_MARKER if all_answered else Aborts.IN_DOUBT), None\n",
+        "        return Aborts.WRITES_A_MARKER, None\n",
+        "tests/unit/client/test_hanging_transactions.py",
+    ),
 )

@@ -13,13 +13,21 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import CommonOptions, run, subcommand_options
+from tidelog.cli.connecting import (
+    SECRET_FILE,
+    CommonOptions,
+    exactly_one_of,
+    run,
+    subcommand_options,
+)
 from tidelog.cli.failures import explain
 from tidelog.cli.many_requests import ask_each
 from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.cli.refusal import Failed, WrongUsage, print_error
+from tidelog.client.admin import aborting
 from tidelog.client.admin import transactions as admin
+from tidelog.client.admin.aborting import Aborts
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.model.errors import ErrorCode
@@ -201,6 +209,49 @@ def hanging_command(asked: CommonOptions, /, **flags: Any) -> None:
     _fail_for(trouble)
 
 
+@command.command("abort")
+@subcommand_options
+@topic_option(required=True, help="The topic.")
+@click.option("--partition", type=click.IntRange(min=0), required=True, help="Its partition.")
+@click.option("--start-offset", type=click.IntRange(min=0), help="The first offset of it.")
+@click.option("--producer-id", type=click.IntRange(min=0), help="Its producer.")
+@click.option("--producer-epoch", type=click.IntRange(min=0), help="With --producer-id.")
+@click.option("--coordinator-epoch", type=click.IntRange(min=0), help="With --producer-id.")
+@click.option(
+    "--cluster-secret-file",
+    "secret_file",
+    type=click.Path(dir_okay=False),
+    help="The servers' cluster.secret.file, for what no coordinator has.",
+)
+def abort_command(asked: CommonOptions, /, **flags: Any) -> None:
+    """Abort a transaction that is open in a partition, by its coordinator if that has it."""
+    way = exactly_one_of(flags, "--start-offset", "--producer-id")
+    epochs = [flags[name] is not None for name in ("producer_epoch", "coordinator_epoch")]
+    if epochs != [way == "--producer-id"] * 2:
+        raise WrongUsage(
+            "--producer-id, --producer-epoch and --coordinator-epoch go together, and without "
+            "--start-offset"
+        )
+    place = TopicPartition(flags["topic"], flags["partition"])
+    secret = flags["secret_file"]
+    producer, by, name = _advised(
+        asked,
+        lambda cluster: abort(cluster, place, flags),
+        awaited=COORDINATORS,
+        properties={SECRET_FILE: secret} if secret else {},
+    )
+    if asked.as_json:
+        answer = {**place._asdict(), **_producer_json(producer)}
+        print_json({**answer, "aborted_by": by, "transactional_id": name})
+        return
+    of_id = f" of {name}" if name else ""
+    where = "in all its partitions" if by == "coordinator" else "in this partition"
+    say(
+        f"{place}: the transaction{of_id} from offset {producer.open_since} "
+        f"(producer {producer.producer_id}, epoch {producer.producer_epoch}) was aborted {where}."
+    )
+
+
 @command.command("force-terminate")
 @subcommand_options
 @click.option("--transactional-id", required=True, help="The id.")
@@ -262,23 +313,8 @@ async def find_hanging(
     first = await admin.describe_producers(cluster, places, failed=failed)
     candidates = admin.open_since(first, before_ms)
     ids = sorted({one.producer_id for some in candidates.values() for one in some})
-    described: list[admin.TransactionDescription] = []
-    trouble: list[str] = []
-    is_complete = True
-    for begin in range(0, len(ids), LISTED_PRODUCERS):
-        rows, silent = await listed(cluster, producers=ids[begin : begin + LISTED_PRODUCERS])
-        names = [one.transactional_id for one in rows]
-        answers = await ask_each(
-            names, lambda name: admin.describe_transaction(cluster, name), "the coordinator of"
-        )
-        # An id that expired meanwhile has nothing open.
-        silent += [
-            explain(one) for one in answers if isinstance(one, ClientError) and not _is_gone(one)
-        ]
-        described += [one for one in answers if not isinstance(one, ClientError)]
-        is_complete = is_complete and not silent
-        trouble += [line for line in silent if line not in trouble]
-    judged = admin.judge(candidates, described, all_answered=is_complete)
+    described, trouble = await known_of(cluster, ids)
+    judged = admin.judge(candidates, described, all_answered=not trouble)
     if judged.hanging:
         again = await admin.describe_producers(cluster, judged.hanging, failed=failed)
         still = {
@@ -288,6 +324,83 @@ async def find_hanging(
         judged = admin.Hanging({tp: some for tp, some in still.items() if some}, judged.doubtful)
     trouble += [f"{tp}: {explain(error)}" for tp, error in sorted(failed.items())]
     return judged, trouble
+
+
+async def known_of(
+    cluster: Cluster, producers: list[int]
+) -> tuple[list[admin.TransactionDescription], list[str]]:
+    """Return what the coordinators say of producer ids, and a line for each that is silent."""
+    described: list[admin.TransactionDescription] = []
+    trouble: dict[str, None] = {}
+    for begin in range(0, len(producers), LISTED_PRODUCERS):
+        rows, silent = await listed(cluster, producers=producers[begin : begin + LISTED_PRODUCERS])
+        trouble.update(dict.fromkeys(silent))
+        answers = await ask_each(
+            [one.transactional_id for one in rows],
+            lambda name: admin.describe_transaction(cluster, name),
+            "the coordinator of",
+        )
+        for one in answers:
+            if not isinstance(one, ClientError):
+                described.append(one)
+            elif not _is_gone(one):  # an id that expired meanwhile has nothing open
+                trouble[explain(one)] = None
+    return described, list(trouble)
+
+
+async def abort(
+    cluster: Cluster, place: TopicPartition, flags: Mapping[str, Any]
+) -> tuple[admin.ActiveProducer, str, str | None]:
+    """Abort what is open; return its producer, the process that did it, and the id. Raises
+    Failed, Refused."""
+    producer = _named(place, (await admin.describe_producers(cluster, [place]))[place], flags)
+    described, silent = await known_of(cluster, [producer.producer_id])
+    action, its = aborting.aborted_by(place, producer, described, all_answered=not silent)
+    if action is Aborts.IN_DOUBT:
+        raise Failed(f"{silent[0]}; nothing was aborted: its coordinator may have the transaction")
+    name = None if its is None else its.transactional_id
+    if action is Aborts.ENDS_SOON:
+        raise Failed(
+            f"{place}: the marker of {name} is on its way; `tidelog doctor` names silent brokers"
+        )
+    if action is Aborts.MAY_BE_COMMITTED:
+        raise Failed(
+            f"{place}: {name} committed its last transaction, of which this may be a part: its "
+            f"leader ends it by itself, within transaction.max.timeout.ms"
+        )
+    if action is Aborts.FENCES and its is not None:
+        await admin.fence(cluster, its)
+        return producer, "coordinator", name
+    epoch = flags["coordinator_epoch"]
+    if epoch is None:
+        epoch = max(0, producer.coordinator_epoch)
+    try:
+        await aborting.write_abort(cluster, place, producer, epoch)
+    except Refused as error:
+        if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise
+        raise Failed(
+            f"{place}: no coordinator has the transaction, and its leader takes the abort only "
+            f"with the cluster secret ({error.code.name}); give --cluster-secret-file"
+        ) from error
+    return producer, "leader", name
+
+
+def _named(
+    place: TopicPartition, producers: list[admin.ActiveProducer], flags: Mapping[str, Any]
+) -> admin.ActiveProducer:
+    """Return the producer that the flags name. Raises Failed when it has nothing open."""
+    offset, owner = flags["start_offset"], (flags["producer_id"], flags["producer_epoch"])
+    for one in producers:
+        its = one.producer_id, one.producer_epoch
+        if one.open_since >= 0 and (one.open_since == offset or its == owner):
+            return one
+    subject = f"no transaction begins at offset {offset}"
+    if offset is None:
+        subject = f"producer {owner[0]}, epoch {owner[1]}, has nothing open"
+    raise Failed(
+        f"{place}: {subject}; `tidelog transactions describe-producers` lists what is open"
+    )
 
 
 def _is_gone(error: ClientError) -> bool:
@@ -348,10 +461,12 @@ def _producer_json(one: admin.ActiveProducer) -> dict[str, Any]:
     }
 
 
-def _advised(asked: CommonOptions, work: Any, *, awaited: str) -> Any:
+def _advised(
+    asked: CommonOptions, work: Any, *, awaited: str, properties: Mapping[str, str] | None = None
+) -> Any:
     """Run a command's work; an error of the cluster has the advice for transactions."""
     try:
-        return run(asked, work, awaited=awaited)
+        return run(asked, work, awaited=awaited, properties=properties)
     except Refused as error:
         raise Failed(explain(error, _ADVICE.get(error.code, ""))) from error
 

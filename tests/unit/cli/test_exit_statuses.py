@@ -47,6 +47,9 @@ WRONG = {
         ["find-hanging", "--partition", "0"],
         ["describe-producers", "--topic", "t"],
         ["force-terminate"],
+        ["abort", "--topic", "t", "--partition", "0"],
+        ["abort", "--topic", "t", "--partition", "0", "--producer-id", "1"],
+        ["abort", "--topic", "t", "--partition", "0", "--start-offset", "1", "--producer-epoch=1"],
     ],
     "configs": [
         ["--alter", "--topic", "t", "--add-config", "[a"],
@@ -84,6 +87,7 @@ RIGHT = {
         ["describe-producers", "--topic", "t", "--partition", "0", *NOWHERE],
         ["find-hanging", *NOWHERE],
         ["force-terminate", "--transactional-id", "x", *NOWHERE],
+        ["abort", "--topic", "t", "--partition", "0", "--start-offset", "1", *NOWHERE],
     ],
     "configs": [["--alter", "--topic", "t", "--add-config", "bogus=1", *NOWHERE]],
     "autoscale": [["--dry-run", *NOWHERE]],
