@@ -245,10 +245,10 @@ def abort_command(asked: CommonOptions, /, **flags: Any) -> None:
         print_json({**answer, "aborted_by": by, "transactional_id": name})
         return
     of_id = f" of {name}" if name else ""
-    where = "in all its partitions" if by == "coordinator" else "in this partition"
+    extent = "in all its partitions" if by == "coordinator" else "in this partition"
     say(
         f"{place}: the transaction{of_id} from offset {producer.open_since} "
-        f"(producer {producer.producer_id}, epoch {producer.producer_epoch}) was aborted {where}."
+        f"(producer {producer.producer_id}, epoch {producer.producer_epoch}) was aborted {extent}."
     )
 
 
