@@ -8,12 +8,15 @@ Owns what is done before the first worker is forked; all else is PySpark's.
 - The modules of a task are imported once, and the collector leaves them alone. A worker collects
   after every task, and would walk some 100,000 objects of modules each time: two thirds of the CPU
   of a task with 1,000 rows.
+
+A fork copies one thread, so no module may start another one before it.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +32,13 @@ _OF_A_TASK = (
     "tidelog.pipeline.lake.files",
     "pyspark_tidelog",
 )
+
+# What keeps numpy's and Arrow's native libraries from starting threads as they are loaded. PySpark
+# has one thread for numpy in each worker anyway, unless it is asked for more.
+_WITHOUT_THREADS = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 
 
 def prefer_package(path: list[str]) -> list[str]:
@@ -47,17 +57,23 @@ def prefer_package(path: list[str]) -> list[str]:
 
 
 def preload(modules: Sequence[str] = _OF_A_TASK) -> list[str]:
-    """Import modules, and keep the garbage collector off everything that is there now.
+    """Import modules without threads, and keep the garbage collector off all that is there now.
 
-    Returns what cannot be imported here: the worker that needs it reports that with its task. No
-    thread may run afterwards, since a fork copies none.
+    Returns what cannot be imported here: the worker that needs it reports that with its task.
     """
     missing = []
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            missing.append(name)
+    before = dict(os.environ)
+    os.environ.update(_WITHOUT_THREADS)
+    try:
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except Exception:  # of a library that does not fit another one, too
+                missing.append(name)
+    finally:
+        for name in _WITHOUT_THREADS:
+            os.environ.pop(name)
+        os.environ.update(before)
     gc.collect()
     gc.freeze()
     return missing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from tidelog.pipeline.worker_daemon import prefer_package
 
@@ -21,12 +22,16 @@ def test_the_zip_stays_where_it_is_all_there_is() -> None:
 
 
 PRELOADED = """
-import gc, os, sys, threading
+import gc, os, sys
 from tidelog.pipeline.worker_daemon import preload
 
+environment = dict(os.environ)
 assert preload() == [], "a task imports what is not there"
+assert os.environ == environment, "workers and what they start get the environment of the daemon"
 assert "tidelog.pipeline.tasks" in sys.modules and "pyarrow" in sys.modules
-assert threading.enumerate() == [threading.main_thread()], "a fork would copy no thread"
+assert "numpy.random" not in sys.modules, "all workers would draw the same numbers"
+threads = os.listdir("/proc/self/task")
+assert len(threads) == 1, f"a fork copies one of these threads: {threads}"
 child = os.fork()
 if not child:
     # What a worker does after each task: its objects are few, and the modules are none of them.
@@ -42,9 +47,15 @@ def test_workers_share_the_modules_of_a_task_and_collect_none_of_them() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_module_that_cannot_be_imported_keeps_no_worker_from_starting() -> None:
-    tried = "from tidelog.pipeline.worker_daemon import preload; print(preload(['no_such_module']))"
+def test_a_module_that_cannot_be_imported_keeps_no_worker_from_starting(tmp_path: Path) -> None:
+    """Nor one that fails otherwise, as libraries do that were built for another numpy."""
+    (tmp_path / "does_not_fit.py").write_text("raise ValueError('numpy.dtype size changed')")
+    tried = (
+        f"import sys; sys.path.append({str(tmp_path)!r})\n"
+        "from tidelog.pipeline.worker_daemon import preload\n"
+        "print(*preload(['no_such_module', 'does_not_fit', 'json']))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", tried], capture_output=True, text=True, timeout=120, check=True
     )
-    assert done.stdout.split() == ["['no_such_module']"]
+    assert done.stdout.split() == ["no_such_module", "does_not_fit"]
