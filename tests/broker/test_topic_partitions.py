@@ -260,7 +260,7 @@ def test_a_page_waits_for_the_leaders_that_it_names(
     as long for each page of a listing. No other replica can lead the partitions of c."""
     waited: list[int] = []
 
-    async def until_known(*found: Any) -> None:
+    async def until_known(*found: Any, **_: Any) -> None:
         waited.extend(found[-1]())
 
     async def main() -> None:

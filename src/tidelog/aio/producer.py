@@ -20,6 +20,8 @@ from tidelog.aio.consumer_types import ConsumerGroupMetadata, OffsetAndMetadata
 from tidelog.aio.producer_configs import (
     ProducerConfigs,
     checked_headers,
+    group_of,
+    prepared_by,
     producer_settings,
     serializer_of,
 )
@@ -227,9 +229,7 @@ class Producer:
         ``group_metadata()`` returns; or the name of the group, which then cannot refuse a member
         that was replaced. Raises TransactionAbortableError, ProducerEndedError.
         """
-        given = group_metadata
-        if isinstance(given, str):
-            given = ConsumerGroupMetadata(given)
+        given = group_of(group_metadata)
         positions = {
             tp: Position(offset.offset, offset.leader_epoch, offset.metadata or "")
             for tp, offset in checked(offsets).items()
@@ -292,7 +292,7 @@ class Producer:
         sender = self.sender
         if prepared is None:
             return
-        own, prepared = sender.transactions, PreparedTransaction(*prepared)
+        own, prepared = sender.transactions, prepared_by(prepared)
         if own is not None and own.has_prepared(prepared):
             await (own.commit() if commit else own.abort())
             return

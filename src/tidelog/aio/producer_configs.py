@@ -20,9 +20,11 @@ from tidelog.aio.cluster_configs import (
     text,
     whole,
 )
+from tidelog.aio.consumer_types import ConsumerGroupMetadata
 from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ConfigurationRefused
 from tidelog.client.producing.settings import ALL, MOST_RETRIES, Partitioner, SendSettings
+from tidelog.client.producing.transaction import PreparedTransaction
 from tidelog.records.compression import CODEC_NAMES
 
 MOST_IN_FLIGHT = 5
@@ -230,3 +232,25 @@ def checked_headers(headers: Any) -> list[tuple[str, bytes | None]]:
             raise TypeError(f"a header must be a tuple of a str and bytes, not {header!r}")
         is_text(header[0], "the name of a header")
     return pairs
+
+
+def group_of(given: Any) -> ConsumerGroupMetadata:
+    """Return the member, or the group alone, whose offsets a transaction commits."""
+    if isinstance(given, str):
+        given = ConsumerGroupMetadata(given)
+    if not isinstance(given, ConsumerGroupMetadata):
+        raise TypeError(
+            "group_metadata must be what consumer.group_metadata() returns, or the name of a group,"
+            f" not {given!r}"
+        )
+    is_text(given.group_id, "the id of a group")
+    return given
+
+
+def prepared_by(given: Any) -> PreparedTransaction:
+    """Return what names a prepared transaction. A tuple that was stored is as good."""
+    fields = tuple(given) if isinstance(given, tuple | list) else ()
+    if [type(field) for field in fields] != [str, int, int]:
+        raise TypeError(f"prepared must be what prepare() returns, not {given!r}")
+    is_text(fields[0], "a transactional id")
+    return PreparedTransaction(*fields)

@@ -57,6 +57,8 @@ GOOD: dict[str, Any] = {
     "partition": T0,
     "offset": 1,
     "timestamps": {T0: 1},
+    "group_metadata": "g",
+    "prepared": ("id", 1, 0),
 }
 LIFECYCLE = {"start", "stop", "close"}
 

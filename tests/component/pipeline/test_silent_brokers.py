@@ -39,7 +39,7 @@ def who_leads(access: Brokers, options: SourceOptions) -> None:
 
 
 def missing_topic(access: Brokers, options: SourceOptions) -> None:
-    with pytest.raises(PipelineError, match="topic gone cannot be read"):
+    with pytest.raises(PipelineError, match="topic gone does not exist"):
         access.settled(options, Positions())
 
 
