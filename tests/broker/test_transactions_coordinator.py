@@ -153,11 +153,20 @@ def test_what_waits_for_markers_waits_for_a_bounded_time(
     run(tmp_path, story)
 
 
-def test_a_transaction_that_passes_its_time_out_is_aborted(tmp_path: Path) -> None:
+def test_a_transaction_that_passes_its_time_out_is_aborted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tidelog.audit")
+
     async def story(broker: TransactionBroker) -> None:
         producer = await broker.init(timeout_ms=20)
         await broker.add(producer, ("t", 3))
         await until(lambda: broker.markers.sent)
+        (line,) = [each for each in caplog.records if each.name == "tidelog.audit"]
+        assert line.getMessage().endswith(
+            f"{ID}: aborts the transaction of producer 1000, epoch 0, in 1 partition: it "
+            "passed its time-out of 20 ms"
+        )
         (sent,) = broker.markers.sent
         aborted = SendMarkers(ID, IdAndEpoch(1000, 1), False, partitions(("t", 3)))
         assert sent.markers == aborted

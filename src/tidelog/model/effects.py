@@ -37,6 +37,8 @@ class Note:
     """What the line says after the name of the key."""
     fields: dict[str, object] = field(default_factory=dict)
     """The key is among them, under the noun of its kind: "group"."""
+    is_audited: bool = False
+    """Whether the line goes to the audit log: a client's work was ended by another process."""
 
 
 Effect = Answer | Note

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from tidelog.model.effects import Answer, Note
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.model.wording import counted
 from tidelog.transactions.events import InitProducerId, InitProducerIdResult, TransactionResult
 from tidelog.transactions.records import TransactionRecord
 from tidelog.transactions.rules import Known
-from tidelog.transactions.state import IdAndEpoch
+from tidelog.transactions.state import IdAndEpoch, Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,20 @@ class Collected:
     def note(self, message: str, **fields: object) -> None:
         """Add a log line."""
         self._effects.append(Note(message, {"transactional_id": self._key, **fields}))
+
+    def audit_abort(self, aborted: Transaction, why: str, **fields: object) -> None:
+        """Add an audit line: what a producer has open is aborted, and not by that producer."""
+        message = (
+            "aborts the transaction of producer %(producer_id)d, epoch %(epoch)d, in "
+            f"%(partitions)s: {why}"
+        )
+        fields |= {
+            "transactional_id": self._key,
+            "producer_id": aborted.producer_id,
+            "epoch": aborted.producer_epoch,
+            "partitions": counted(len(aborted.partitions), "partition"),
+        }
+        self._effects.append(Note(message, fields, is_audited=True))
 
     def write(self, known: Known | None, answers: tuple[Answer, ...]) -> TransactionWrite:
         """Add the next record of the id, and return it."""

@@ -270,8 +270,9 @@ class TransactionTable:
         wall_ms = now_ms + self.ahead_ms
         expiration_ms = self._settings.transactional_id_expiration_ms
         if (ended := rules.timed_out(entry.known, wall_ms)) is not None:
-            timeout_ms = entry.known.transaction.timeout_ms
-            out.note("aborts a transaction: it passed its time-out", timeout_ms=timeout_ms)
+            now = entry.known.transaction
+            why = "it passed its time-out of %(timeout_ms)d ms"
+            out.audit_abort(now, why, timeout_ms=now.timeout_ms)
             entry.in_flight = out.write(ended.known, ())
         elif rules.is_unused(entry.known, expiration_ms, wall_ms):
             out.note("removes the transactional id, which was not used for long")
@@ -312,7 +313,9 @@ class TransactionTable:
         match verdict:
             case NextState():
                 if verdict.then_again:
-                    out.note("aborts a transaction: a producer asked for its id")
+                    assert entry.known is not None, "it has a transaction open"
+                    why = "a producer or an operator asked for its id"
+                    out.audit_abort(entry.known.transaction, why)
                     self._wait(entry, request, until_ms, out)
                 result = _result(request, verdict.known)
                 answers = () if verdict.then_again else (Answer(pending, result),)
@@ -351,7 +354,7 @@ class TransactionTable:
         verdict = rules.after_loss(entry.known, now_ms + self.ahead_ms)
         if verdict is not None:
             if entry.known.transaction.state is TransactionState.ONGOING:
-                out.note("aborts a transaction: its log has lost records")
+                out.audit_abort(entry.known.transaction, "the log of its id has lost records")
             entry.in_flight = out.write(verdict.known, ())
 
     def _refuse(self, answers: tuple[Answer, ...], error: ErrorCode, out: Collected) -> None:

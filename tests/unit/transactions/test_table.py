@@ -53,6 +53,7 @@ class World:
         self.markers: list[SendMarkers] = []
         self.asked: list[AllocateProducerId] = []
         self.notes: list[str] = []
+        self.audited = 0
 
     def take(self, decision: TransactionDecision) -> None:
         for effect in decision.effects:
@@ -64,7 +65,8 @@ class World:
                 case AllocateProducerId():
                     self.asked.append(effect)
                 case Note():
-                    self.notes.append(effect.message)
+                    self.notes.append(effect.message % effect.fields)
+                    self.audited += effect.is_audited
         self.writes += decision.writes
 
     def decide(self, event: Any, key: str = "id") -> None:
@@ -361,13 +363,27 @@ def test_a_fence_that_the_log_refuses_costs_no_epoch() -> None:
 # --- deadlines -----------------------------------------------------------------------------------
 
 
+ABORTS = "aborts the transaction of producer 7, epoch 0,"
+
+
+def test_a_fence_of_what_is_open_is_audited_and_an_end_by_its_producer_is_not() -> None:
+    world = ongoing()
+    world.decide(InitProducerId("other", 1_000))
+    assert world.notes == [f"{ABORTS} in 2 partitions: a producer or an operator asked for its id"]
+    assert world.audited == 1
+    ended = ongoing()
+    ended.decide(End("end", OWNER, committed=False))
+    assert ended.notes == [] and ended.audited == 0
+
+
 def test_a_transaction_that_passes_its_timeout_is_aborted_and_its_producer_fenced() -> None:
     world = ongoing()
     world.pass_time(29_999)
     assert not world.writes
     world.pass_time(1)
     world.store()
-    assert world.notes == ["aborts a transaction: it passed its time-out"]
+    assert world.notes == [f"{ABORTS} in 2 partitions: it passed its time-out of 30000 ms"]
+    assert world.audited == 1
     assert world.markers == [SendMarkers("id", IdAndEpoch(7, 1), False, (P, Q))]
     world.decide(COMMIT)
     assert world.error("end") is ErrorCode.PRODUCER_FENCED
@@ -513,7 +529,8 @@ def test_what_is_open_is_aborted_and_fenced_without_a_request() -> None:
     world = lossy(("id", state_of(TransactionState.ONGOING)))
     assert world.table.doubtful == 1 and not world.markers
     world.pass_time(0)
-    assert world.notes == ["aborts a transaction: its log has lost records"]
+    assert world.notes == [f"{ABORTS} in 1 partition: the log of its id has lost records"]
+    assert world.audited == 1
     world.store()
     (marker,) = world.markers
     assert marker == SendMarkers("id", IdAndEpoch(7, limits.MAX_EPOCH), False, (P,))

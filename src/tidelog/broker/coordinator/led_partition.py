@@ -41,6 +41,7 @@ from tidelog.runtime import pace
 from tidelog.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
+audit = logging.getLogger("tidelog.audit")
 
 MAX_IN_FLIGHT = 10_000
 """Most writes that wait for the high watermark; more are refused: the followers lag."""
@@ -245,7 +246,8 @@ class LedPartition(Generic[TableT]):
                     elif not isinstance(effect, Note):
                         self.own_part.carry_out(effect)
                     else:
-                        logger.info(f"{self._named_key}: {effect.message}", effect.fields)
+                        log = audit if effect.is_audited else logger
+                        log.info(f"{self._named_key}: {effect.message}", effect.fields)
                 for write in present.writes:
                     self._append(write)
         finally:
