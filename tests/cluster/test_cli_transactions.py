@@ -25,6 +25,7 @@ from tests.support.server import TidelogNode
 from tests.support.storage_logs import batch
 from tests.support.target import TARGET
 from tests.support.transactional_logs import transactional
+from tidelog.cli import doctor
 from tidelog.client.cluster import Cluster
 from tidelog.model.levels import COMING
 from tidelog.model.topics import TopicPartition
@@ -125,6 +126,32 @@ def test_a_transaction_is_listed_described_and_terminated(
     with pytest.raises(confluent_kafka.KafkaException) as refused:
         made.commit_transaction(DEADLINE_S)
     assert refused.value.args[0].fatal() or refused.value.args[0].txn_requires_abort()
+
+
+def test_the_doctor_names_what_holds_readers_back(
+    node: TidelogNode,
+    capfd: pytest.CaptureFixture[str],
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def named() -> list[Any]:
+        shown = said_by(node.bootstrap, capfd, "doctor", "--json").json()
+        return [
+            one
+            for one in shown["findings"]
+            if one["kind"] == "transaction_open" and topic_name in one["what"]
+        ]
+
+    create_topic(node.bootstrap, topic_name, partitions=1)
+    begun(node, topic_name, topic_name)
+    assert named() == []
+    monkeypatch.setattr(doctor, "LONG_OPEN_MS", 1)
+    wait_until(lambda: bool(named()), DEADLINE_S, "the transaction is named")
+    (one,) = named()
+    assert one["partitions"] == [f"{topic_name}-0"]
+    ended = ("transactions", "force-terminate", "--transactional-id", topic_name)
+    said_by(node.bootstrap, capfd, *ended).good()
+    wait_until(lambda: not named(), DEADLINE_S, "nothing is named")
 
 
 def test_what_no_coordinator_knows_hangs(

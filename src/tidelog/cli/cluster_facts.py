@@ -12,6 +12,7 @@ from typing import Any
 
 from tidelog.client.admin.groups import GroupListing
 from tidelog.client.admin.nodes import LogDir
+from tidelog.client.admin.transactions import TransactionDescription
 from tidelog.client.errors import ClientError
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import BrokerAddress, Topic
@@ -69,6 +70,8 @@ class ClusterFacts:
     """What each configured controller says of itself; empty when that is not served."""
     topics_later: Mapping[str, Topic] | None = None
     """The topics after the log directories were read; None when not read again."""
+    transactions: Sequence[tuple[TransactionDescription, int]] = ()
+    """Transactions that are open for long, and for how many ms."""
     offsets_replicas: Mapping[int, int] = field(default_factory=dict)
     """``offsets.topic.replication.factor`` of each broker that said it."""
 

@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import pkgutil
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ from tidelog.client.admin.nodes import (
     describe_itself,
     describe_log_dirs,
 )
+from tidelog.client.admin.transactions import TransactionDescription, open_for_long
 from tidelog.client.cluster import Cluster
 from tidelog.client.connections import bootstrap_of
 from tidelog.client.errors import ClientError, ClusterUnreachable, RequestTimedOut
@@ -57,6 +59,10 @@ OPEN_S = 2.5
 
 CONTROLLER_FIRST_S = 1.0
 """How long the brokers' requests wait for the controller's report, which names missing brokers."""
+
+LONG_OPEN_MS, TRANSACTIONS_DESCRIBED = 60_000, 100
+"""A transaction that is open for longer holds readers up: Kafka's time-out, as it comes. And the
+most that one coordinator describes."""
 
 MINIMUM = "min.insync.replicas"
 
@@ -243,15 +249,17 @@ async def check(cluster: Cluster, longest_s: float = LONGEST_S) -> ClusterFacts:
         )
         early = asked.result() if asked.done() else None
         nodes = [b.node_id for b in described.brokers if not _is_suspected(early, b.node_id)]
-        controllers, dirs, own, minimums, replicas, groups = await asyncio.gather(
+        controllers, dirs, own, minimums, replicas, both = await asyncio.gather(
             patience.in_time(lambda: describe_controllers(cluster), "a broker"),
             ask_each(nodes, lambda node: describe_log_dirs(cluster, node), "broker", patience),
             ask_each(nodes, lambda node: describe_itself(cluster, node), "broker", patience),
             _minimums(cluster, sorted(view.topics), patience),
             _offsets_replicas(cluster, nodes, patience),
-            _groups(cluster, nodes, patience),
+            asyncio.gather(
+                _groups(cluster, nodes, patience), _transactions(cluster, nodes, patience)
+            ),
         )
-        listed, unknown, committed = groups
+        (listed, unknown, committed), transactions = both
         # Again: a topic that was created or deleted meanwhile must not make its replicas strays.
         later = await patience.in_time(cluster.all_topics, "the brokers")
         return ClusterFacts(
@@ -268,6 +276,7 @@ async def check(cluster: Cluster, longest_s: float = LONGEST_S) -> ClusterFacts:
             groups=listed,
             groups_unknown=unknown,
             committed=committed,
+            transactions=transactions,
             offsets_replicas=replicas,
         )
     finally:
@@ -307,6 +316,26 @@ async def _groups(
     )
     unknown = {node: some for node, some in answers.items() if isinstance(some, ClientError)}
     return groups, unknown, dict(zip(ids, committed, strict=True))
+
+
+async def _transactions(
+    cluster: Cluster, nodes: list[int], patience: SharedPatience
+) -> list[tuple[TransactionDescription, int]]:
+    """Return what is open for long, and how long. What does not answer, or has no transactions,
+    names none: a silent broker is a finding of its own."""
+    answers = await ask_each(
+        nodes,
+        lambda node: open_for_long(cluster, node, LONG_OPEN_MS, TRANSACTIONS_DESCRIBED),
+        "broker",
+        patience,
+    )
+    now_ms = int(time.time() * 1000)
+    return [
+        (one, max(0, now_ms - one.started_ms))
+        for answer in answers
+        if not isinstance(answer, ClientError)
+        for one in answer
+    ]
 
 
 async def _why_no_metadata(cluster: Cluster, patience: SharedPatience) -> Failed | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.cli.cluster_facts import NAMES_LISTED, ClusterFacts, Finding, Severity
 from tidelog.client.admin.nodes import REASSIGNMENTS, RESIZES, Placements, lacks_room
+from tidelog.client.admin.transactions import ONGOING
 from tidelog.client.errors import ClientError
 from tidelog.client.metadata import NO_LEADER, Topic
 from tidelog.model.levels import LATEST, LEVELS
@@ -24,6 +25,9 @@ LOW_DISK_SHARE = 0.10
 
 FULL_DISK_SHARE = 0.03
 """Below this share the finding is bad: appends will soon be refused."""
+
+TRANSACTIONS_NAMED = 10
+"""Open transactions that have a line each."""
 
 ENOUGH_BROKERS = 3
 """With so many alive, topics with one replica get a note."""
@@ -44,6 +48,7 @@ def judge(facts: ClusterFacts) -> list[Finding]:
         *_disks(facts),
         *_impossible_groups(facts),
         *_groups(facts),
+        *_transactions(facts),
     ]
     order = {Severity.BAD: 0, Severity.NOTICE: 1, Severity.GOOD: 2}
     return sorted(findings, key=lambda finding: order[finding.level])
@@ -415,6 +420,32 @@ def _groups(facts: ClusterFacts) -> list[Finding]:
         moving = sum(1 for group in facts.groups if "Rebalanc" in group.state)
         more = f", {moving} rebalancing" if moving else ""
         made.append(Finding(Severity.GOOD, f"{counted(len(facts.groups), 'group')}{more}"))
+    return made
+
+
+def _transactions(facts: ClusterFacts) -> list[Finding]:
+    """The transactions that readers of committed records wait for, the oldest first."""
+    oldest = sorted(facts.transactions, key=lambda one: -one[1])
+    made = []
+    for one, age_ms in oldest[:TRANSACTIONS_NAMED]:
+        places = [str(tp) for tp in users_first(one.partitions)]
+        what = (
+            f"transaction of {one.transactional_id} is open for {age_ms // 60_000} min "
+            f"({one.state}, producer {one.producer_id}): readers of committed records wait for "
+            f"it in {named(places)}"
+        )
+        advice = (
+            f"let its producer end it, or abort it with `tidelog transactions force-terminate "
+            f"--transactional-id {one.transactional_id}`"
+            if one.state == ONGOING
+            else "it is decided, and its markers are on their way: start missing leaders"
+        )
+        shown = places[:NAMES_LISTED]
+        made.append(Finding(Severity.NOTICE, what, advice, "transaction_open", shown))
+    if len(oldest) > TRANSACTIONS_NAMED:
+        what = f"{counted(len(oldest) - TRANSACTIONS_NAMED, 'more transaction')} open for long"
+        advice = "`tidelog transactions list --duration-filter 60000` lists them"
+        made.append(Finding(Severity.NOTICE, what, advice, "transaction_open"))
     return made
 
 

@@ -48,6 +48,7 @@ class Cluster3(ScriptedCluster):
             ),
             messages.ListGroupsRequest: lambda *_: messages.ListGroupsResponse(),
             messages.OffsetFetchRequest: lambda *_: offsets(),
+            messages.ListTransactionsRequest: lambda *_: messages.ListTransactionsResponse(),
         }
         super().__init__(view_of(topic("t", [0, 1, 2])), answers)
         self.silent = silent

@@ -12,6 +12,7 @@ from tidelog.cli.cluster_facts import ClusterFacts, Severity
 from tidelog.cli.doctor import brokers_shown
 from tidelog.cli.findings import OFFSETS_REPLICAS, judge, readable
 from tidelog.client.admin.nodes import LogDir
+from tidelog.client.admin.transactions import TransactionDescription
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import BrokerAddress, Partition, Topic
@@ -51,6 +52,30 @@ def test_a_controller_is_named_as_it_names_itself() -> None:
     assert "controller 101" in said(facts, Severity.GOOD)
     gone = replace(HEALTHY, condition=ConnectionLost("gone"))
     assert HEALTHY.controller == gone.controller == 1
+
+
+def test_a_transaction_that_holds_readers_back_is_named_with_its_age() -> None:
+    def opened(name: str, age_ms: int, state: str = "Ongoing") -> Any:
+        places = (TopicPartition("t", 0), TopicPartition("t", 3))
+        made = TransactionDescription(name, 1, 7, 0, state, 900_000, 1_000, places)
+        return made, age_ms
+
+    facts = replace(HEALTHY, transactions=[opened("young", 60_001), opened("old", 16 * 60_000)])
+    notes = [one for one in judge(facts) if one.kind == "transaction_open"]
+    assert [one.what.split(" is open")[0] for one in notes] == [
+        "transaction of old",
+        "transaction of young",
+    ]
+    assert "16 min" in notes[0].what and "t-0, t-3" in notes[0].what
+    assert "force-terminate --transactional-id old" in notes[0].advice
+    assert {one.level for one in notes} == {Severity.NOTICE}
+    assert notes[0].partitions == ["t-0", "t-3"]
+    decided = replace(HEALTHY, transactions=[opened("x", 70_000, "PrepareCommit")])
+    (note,) = [one for one in judge(decided) if one.kind == "transaction_open"]
+    assert "force-terminate" not in note.advice and "markers" in note.advice
+    many = replace(HEALTHY, transactions=[opened(f"x{n}", 70_000) for n in range(12)])
+    notes = [one for one in judge(many) if one.kind == "transaction_open"]
+    assert len(notes) == 11 and notes[-1].what.startswith("2 more transactions")
 
 
 def test_missing_brokers_and_controllers() -> None:

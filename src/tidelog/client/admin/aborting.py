@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import Enum, auto
 
-from tidelog.client.admin.transactions import ActiveProducer, TransactionDescription
+from tidelog.client.admin.transactions import ONGOING, ActiveProducer, TransactionDescription
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import error_code
 from tidelog.client.leaders import ask_leaders
@@ -27,7 +27,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
-ONGOING, COMMITTED = "Ongoing", "CompleteCommit"
+COMMITTED = "CompleteCommit"
 PREPARED = frozenset({"PrepareCommit", "PrepareAbort"})
 """States of transactions that ``aborted_by`` distinguishes, as coordinators name them."""
 

@@ -26,6 +26,11 @@ TRANSACTION_COORDINATOR = 1
 LOAD_MS = 3_000
 """How long a list waits for a coordinator that loads."""
 
+ONGOING = "Ongoing"
+
+OPEN_STATES = (ONGOING, "PrepareCommit", "PrepareAbort")
+"""States of a transaction that readers of committed records wait for."""
+
 NONE = -1
 
 
@@ -76,14 +81,21 @@ class Hanging:
 
 
 async def list_of(
-    cluster: Cluster, node_id: int, *, producers: Collection[int] = (), longer_than_ms: int = NONE
+    cluster: Cluster,
+    node_id: int,
+    *,
+    producers: Collection[int] = (),
+    longer_than_ms: int = NONE,
+    load_ms: int = LOAD_MS,
 ) -> list[TransactionListing]:
     """Return the transactional ids that one broker coordinates. Raises ClientError.
 
-    With ``producers`` only those of these producer ids; ``longer_than_ms``: only those whose
-    transaction began longer ago.
+    With ``producers`` only those of these producer ids; ``longer_than_ms``: only those with a
+    transaction that began longer ago. ``load_ms``: how long it may load.
     """
-    request = messages.ListTransactionsRequest([], list(producers), longer_than_ms)
+    # By the duration alone brokers list ids without a transaction, too.
+    states = list(OPEN_STATES) if longer_than_ms >= 0 else []
+    request = messages.ListTransactionsRequest(states, list(producers), longer_than_ms)
 
     async def attempt() -> messages.ListTransactionsResponse:
         connection = await cluster.connection(node_id)
@@ -94,7 +106,7 @@ async def list_of(
             raise Refused(answer.error_code, f"the transactions of broker {node_id}")
         return answer
 
-    answer = await cluster.retry(attempt, LOAD_MS)
+    answer = await cluster.retry(attempt, load_ms)
     return [
         TransactionListing(one.transactional_id, node_id, one.producer_id, one.transaction_state)
         for one in answer.transaction_states
@@ -111,22 +123,44 @@ async def describe_transaction(cluster: Cluster, transactional_id: str) -> Trans
         (one,) = answer.transaction_states
         if one.error_code:
             raise Refused(one.error_code, f"transactional id {transactional_id!r}")
-        return TransactionDescription(
-            transactional_id,
-            node_id,
-            one.producer_id,
-            one.producer_epoch,
-            one.transaction_state,
-            one.transaction_timeout_ms,
-            one.transaction_start_time_ms,
-            tuple(
-                TopicPartition(topic.topic, index)
-                for topic in one.topics
-                for index in sorted(topic.partitions)
-            ),
-        )
+        return _description(node_id, one)
 
     return await cluster.retry(attempt)
+
+
+async def open_for_long(
+    cluster: Cluster, node_id: int, longer_than_ms: int, most: int
+) -> list[TransactionDescription]:
+    """Return transactions of one coordinator that began longer ago, ``most`` of them; none of one
+    that loads. Raises ClientError."""
+    listed = await list_of(cluster, node_id, longer_than_ms=longer_than_ms, load_ms=0)
+    if not listed:
+        return []
+    request = messages.DescribeTransactionsRequest([x.transactional_id for x in listed[:most]])
+    answer: messages.DescribeTransactionsResponse = await cluster.send(node_id, request)
+    # What ended meanwhile has no partitions.
+    return [
+        _description(node_id, one)
+        for one in answer.transaction_states
+        if not one.error_code and one.topics and one.transaction_state in OPEN_STATES
+    ]
+
+
+def _description(node_id: int, one: Any) -> TransactionDescription:
+    return TransactionDescription(
+        one.transactional_id,
+        node_id,
+        one.producer_id,
+        one.producer_epoch,
+        one.transaction_state,
+        one.transaction_timeout_ms,
+        one.transaction_start_time_ms,
+        tuple(
+            TopicPartition(topic.topic, index)
+            for topic in one.topics
+            for index in sorted(topic.partitions)
+        ),
+    )
 
 
 async def fence(cluster: Cluster, described: TransactionDescription) -> int:
