@@ -219,6 +219,28 @@ def test_what_holds_readers_back_for_too_long_is_asked_about(
     run(tmp_path, story, **{"transaction.max.timeout.ms": 300})
 
 
+def test_a_transaction_that_is_open_for_longer_than_any_may_be_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its marker is on its way, for a long time."""
+
+    async def story(world: World) -> None:
+        producer = await world.broker.init(timeout_ms=60)
+        assert await world.broker.add(producer, ("t", 0)) == [E.NONE]
+        begin(world.hosted, *producer)
+        await world.checks.check()
+        assert not world.checks.late
+        await world.until(lambda: world.checks.late == 1)
+        assert world.is_held
+        world.broker.markers.sent.pop().written()
+        await world.until(lambda: not world.is_held)
+        await world.checks.check()
+        assert not world.checks.late
+
+    monkeypatch.setattr(hanging_checks, "LATE_AFTER_MS", 100)
+    run(tmp_path, story, **{"transaction.max.timeout.ms": 60})
+
+
 def test_the_task_checks_by_itself_and_survives_a_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

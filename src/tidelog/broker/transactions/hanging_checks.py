@@ -58,6 +58,9 @@ MOST_AT_ONCE = 1_000
 DESCRIBED_AT_ONCE = 50
 """Ids of one DescribeTransactions: each may have 20,000 partitions."""
 
+LATE_AFTER_MS = 300_000
+"""A transaction is late when it is open for so long after the longest time-out, as in Kafka."""
+
 WRITTEN_MS = 5_000
 """Wait of a check for the commits of its markers."""
 
@@ -77,6 +80,8 @@ class _Watched:
     first_offset: int
     """Of the first open transaction, which holds readers back; -1 without one."""
     held_since_ms: int
+    """Since the last check, or since that transaction was seen."""
+    seen_ms: int
     is_due: bool
     next_ms: int = 0
     failures: int = 0
@@ -113,6 +118,8 @@ class HangingChecks:
         self._task: asyncio.Task[None] | None = None
         self.ended = self.lost = 0
         """Transactions that checks have ended, and those of them that no coordinator knew."""
+        self.late = 0
+        """Partitions led here with a late transaction, at the last search."""
 
     def start(self) -> None:
         """Start to check."""
@@ -163,7 +170,7 @@ class HangingChecks:
     async def _due(self) -> dict[HostedPartition, _Watched]:
         now_ms, turn = self._clock.monotonic_ms(), pace.Turn(self._clock)
         before, self._watched = self._watched, {}
-        limit_ms = self._max_timeout_ms()
+        limit_ms, late = self._max_timeout_ms(), 0
         due: dict[HostedPartition, _Watched] = {}
         for hosted in list(self._partitions.all()):
             await turn.pause()
@@ -173,14 +180,17 @@ class HangingChecks:
             first = next(iter(hosted.log.producers.transactions.unstable), NONE)
             watched = before.get(hosted)
             if watched is None or watched.since != leadership.since:
-                watched = _Watched(leadership.since, first, now_ms, first != NONE)
+                watched = _Watched(leadership.since, first, now_ms, now_ms, first != NONE)
             elif watched.first_offset != first:
-                watched.first_offset, watched.held_since_ms = first, now_ms
+                watched.first_offset = first
+                watched.held_since_ms = watched.seen_ms = now_ms
             elif first != NONE and now_ms - watched.held_since_ms >= limit_ms:
                 watched.is_due, watched.held_since_ms = True, now_ms
             self._watched[hosted] = watched
+            late += first != NONE and now_ms - watched.seen_ms >= limit_ms + LATE_AFTER_MS
             if watched.is_due and watched.next_ms <= now_ms:
                 due[hosted] = watched
+        self.late = late
         return due
 
     def _checked(self, hosted: HostedPartition, watched: _Watched, is_decided: bool) -> None:
