@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -473,6 +474,26 @@ def test_a_client_without_a_proof_is_refused(tmp_path: Path) -> None:
         assert hosted.end_offset == 1
 
     play(tmp_path, story)
+
+
+def test_a_marker_of_an_operator_leaves_an_audit_line_and_one_of_a_broker_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(broker: MarkerBroker, peer: Peer) -> None:
+        broker.lead("t")
+        peer.client_id = "broker-2-markers"
+        assert await write(peer, marker(T)) == [E.NONE]
+        assert not caplog.records
+        peer.client_id = "tidelog"
+        assert await write(peer, marker(T, committed=False), marker(T)) == [E.NONE] * 2
+
+    caplog.set_level(logging.INFO, "tidelog.audit")
+    play(tmp_path, story)
+    (line,) = (each for each in caplog.records if each.name == "tidelog.audit")
+    assert line.getMessage() == (
+        "tidelog at 127.0.0.1 asks for the abort of transactions: of producer 7, epoch 2, in t, "
+        "and 1 more"
+    )
 
 
 def test_nothing_is_served_while_transactions_are_not_offered(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@
 - A partition is a success once its marker is committed. The response waits ``LATE_MS`` for that,
   and not at all for a partition that is late already. REQUEST_TIMED_OUT: the marker may be in the
   log; sent again it waits for that one.
+- One of another client than a broker's sender of markers, an operator's, leaves an audit line.
 - Several requests of one connection may wait at once (``pipelined``).
 - Served only while transactions are offered.
 """
@@ -14,8 +15,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.transactions.marker_sender import is_of_broker
 from tidelog.broker.transactions.marker_writer import LATE_MS, Leave
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -36,6 +39,11 @@ _Marker = messages.WriteTxnMarkersResponse.WritableTxnMarkerResult
 _Topic = messages.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
 _Partition = messages.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
 
+audit = logging.getLogger("tidelog.audit")
+
+NAMED = 10
+"""Topics in an audit line."""
+
 UNANSWERED = -2
 """No error code: of a partition that is not decided yet."""
 
@@ -52,6 +60,8 @@ def handle(
         context.connection.refused(key, f"it is for brokers, and was asked {WITHOUT_PROOF}")
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return (yield from refused_in_steps(key, context.version, request, error))
+    if request.markers and not is_of_broker(context.client_id):
+        _say(request, context)
     written = _Written(broker.markers.writer)
     for asked in request.markers:
         producer = IdAndEpoch(asked.producer_id, asked.producer_epoch)
@@ -67,6 +77,25 @@ def handle(
                     yield ANSWER_BYTES
                 answers.append(written.add(TopicPartition(topic.name, index), marker))
     return written.answer()
+
+
+def _say(request: messages.WriteTxnMarkersRequest, context: RequestContext) -> None:
+    """Write an audit line: an operator, and no coordinator, ends transactions."""
+    first = request.markers[0]
+    fields = {
+        "client_id": context.client_id,
+        "address": context.client_host,
+        "producer_id": first.producer_id,
+        "epoch": first.producer_epoch,
+        "topics": ", ".join(topic.name for topic in first.topics[:NAMED]),
+        "more": len(request.markers) - 1,
+    }
+    end = "commit" if first.transaction_result else "abort"
+    audit.info(
+        f"%(client_id)s at %(address)s asks for the {end} of transactions: of producer "
+        "%(producer_id)d, epoch %(epoch)d, in %(topics)s, and %(more)d more",
+        fields,
+    )
 
 
 class _Written:

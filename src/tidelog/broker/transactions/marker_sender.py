@@ -85,6 +85,17 @@ Exists = Callable[[Collection[TopicPartition]], Awaitable[dict[TopicPartition, b
 """Ask the controller whether partitions exist; without its response one is not in the result."""
 
 
+CLIENT_ID = "broker-{}-markers"
+"""The client id of a broker that sends markers."""
+
+
+def is_of_broker(client_id: str | None) -> bool:
+    """Whether markers are those of a coordinator, by their client id, and not of an operator."""
+    first, last = CLIENT_ID.split("{}")
+    named = client_id or ""
+    return named.startswith(first) and named.endswith(last)
+
+
 @dataclass(frozen=True, slots=True)
 class Connecting:
     """How other brokers are reached."""
@@ -106,7 +117,7 @@ class Connecting:
         """Return it for a broker with these configurations."""
         backoff = Backoff(PAUSE_MS, MOST_PAUSE_MS, seams.random)
         listener = configs.inter_broker_listener_name
-        return cls(metadata, listener, f"broker-{configs.node_id}-markers", secret, backoff)
+        return cls(metadata, listener, CLIENT_ID.format(configs.node_id), secret, backoff)
 
     def endpoint(self, broker: int) -> tuple[str, int] | None:
         """Return the address of a broker, None if the metadata have none."""
