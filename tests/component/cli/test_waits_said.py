@@ -117,6 +117,14 @@ EVERYTHING: dict[str, list[str]] = {
     "consume": [TO_T, f"{TO_T} --group g", "--include t.*"],
     "audit": [TO_T],
     "doctor": ["", "replicas", "unclean", "restored"],
+    "transactions": [
+        "list",
+        "describe --transactional-id a",
+        f"describe-producers {TO_T} --partition 0",
+        "find-hanging",
+        f"abort {TO_T} --partition 0 --start-offset 0",
+        "force-terminate --transactional-id a",
+    ],
 }
 """Words of every command that needs a cluster."""
 
