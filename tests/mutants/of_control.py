@@ -32,9 +32,23 @@ MUTANTS = (
     Mutant(
         "a resize has a broker suspected whose heartbeats come",
         "src/tidelog/controller/decisions/sessions.py::Sessions.silent_to_requests",
-        "        least_ms = patience.silence_ms * HURRIED\n",
-        "        least_ms = 0\n",
+        "        if shortest_ms < patience.silence_ms * HURRIED:\n",
+        "        if shortest_ms < 0:\n",
         "tests/unit/controller/test_sessions.py",
+    ),
+    Mutant(
+        "an old response shows that the controller receives what brokers send",
+        "src/tidelog/controller/decisions/sessions.py::Sessions.silent_to_requests",
+        "        due_ms = shortest_ms - patience.silence_ms / DUE_PARTS\n",
+        "        due_ms = patience.timeout_ms\n",
+        "tests/unit/controller/test_sessions.py",
+    ),
+    Mutant(
+        "a resize has a broker suspected without which it cannot end",
+        f"{DECISIONS}/closed_plans.py::_can_end",
+        "        if not left or len(left) < min(configs.min_insync_replicas, len(replicas)):\n",
+        "        if not left:\n",
+        "tests/unit/controller/test_closed_plans.py",
     ),
     Mutant(
         "T11: a follower throws its log away when the leader refuses an offset within its own",

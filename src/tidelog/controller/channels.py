@@ -7,6 +7,7 @@ when a broker gets one or loses it: see ``session_watch``.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import Collection, Sequence
@@ -18,6 +19,7 @@ from tidelog.controller.consequences import Kind
 from tidelog.controller.decisions import deletion
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision
+from tidelog.controller.decisions.sessions import Proofs
 from tidelog.controller.decisions.stops import Stop
 from tidelog.controller.outbox import Outbox
 from tidelog.controller.pending import Changes
@@ -142,13 +144,19 @@ class Channels:
         for outbox in self._outboxes.values():
             outbox.notice(Changes(brokers=True))
 
-    def unproved(self, since_s: float) -> set[int]:
+    def _unproved(self, since_s: float) -> set[int]:
         """Return the live brokers that have responded to no request sent since then."""
         return {
             broker
             for broker in self.cluster.fit
             if (outbox := self._outboxes.get(broker)) is None or outbox.proved_s < since_s
         }
+
+    def proofs(self, since_s: float) -> Proofs:
+        """Return what responses to requests show that were sent since then."""
+        now_s = asyncio.get_running_loop().time()
+        ages_ms = {x: (now_s - outbox.proved_s) * 1_000 for x, outbox in self._outboxes.items()}
+        return Proofs(self._unproved(since_s), ages_ms)
 
     # -- what one channel needs (``outbox.ChannelOwner``)
 

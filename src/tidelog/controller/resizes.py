@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from typing import Protocol
 from uuid import UUID
@@ -18,11 +18,12 @@ from uuid import UUID
 from tidelog.controller.channels import Channels
 from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.decisions import resizing, soft_state
-from tidelog.controller.decisions.closed_plans import holders_up, is_closed
+from tidelog.controller.decisions.closed_plans import can_spare, holders_up, is_closed
 from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.resize_beginnings import is_unbegun
 from tidelog.controller.decisions.resize_sentences import why_undone
 from tidelog.controller.decisions.resizing import Advanced, Progress
+from tidelog.controller.decisions.sessions import Proofs
 from tidelog.controller.performing import NotActive, Performer
 from tidelog.metadata.records import ResizeKind, ResizePlan
 from tidelog.model.configs.server import ServerConfigs
@@ -40,7 +41,8 @@ CHECK_S = STUCK_CHECK_MS / 1000
 memory alone may be what one waits for, and all producers of the topic wait with the plan."""
 
 PROBE_AFTER_MS = 200
-"""How long a plan that has closed partitions waits before brokers are asked for a sign of life."""
+"""How long a plan that has closed partitions waits before brokers are asked for a sign of life, and
+how long until they are asked again."""
 
 PROVED_WITHIN_S = 0.4
 """How long they have for it; a loaded machine takes a tenth of that."""
@@ -55,7 +57,9 @@ MOST_REASONS = 1_000
 class SilenceJudge(Protocol):
     """The sessions of brokers, as resizes see them."""
 
-    async def hurry(self, unproved: Callable[[], set[int]]) -> bool:
+    async def hurry(
+        self, proofs: Callable[[], Proofs], can_spare: Callable[[Set[int]], bool]
+    ) -> bool:
         """Suspect brokers that are silent, if that is safe; return whether any is."""
 
 
@@ -91,8 +95,10 @@ class Resizes:
         self._undone: dict[str, tuple[int, RequestRefusal]] = {}
         """The resize epoch of the last undone resize of a topic, and why."""
         self._probed_s: float | None = None
-        """When brokers were asked for a sign of life, because a plan waits that has closed
-        partitions; None: no such plan waits."""
+        """When brokers were first asked for a sign of life, because a plan waits that has closed
+        partitions; None: no such plan waits, or all have given one."""
+        self._asked_s = 0.0
+        """When brokers were last asked."""
 
     def begin(self) -> None:
         """Begin with the plans of a state that was just loaded: their time begins too."""
@@ -213,22 +219,23 @@ class Resizes:
             self._probed_s = None
             return
         now_s = asyncio.get_running_loop().time()
+        if self._probed_s is None or now_s - self._asked_s >= PROBE_AFTER_MS / 1000:
+            # Again and again: an old response does not show that the controller receives now.
+            self._asked_s = now_s
+            controller.channels.probe()
         if self._probed_s is None:
             self._probed_s = now_s
-            controller.channels.probe()
         if now_s - self._probed_s < PROVED_WITHIN_S:
             return
-        unproved = partial(controller.channels.unproved, self._probed_s)
-        silent = unproved()
+        proofs = partial(controller.channels.proofs, self._probed_s)
+        silent = proofs().missing
         if not silent:
             # One may fall silent later.
             self._probed_s = None
             return
         if all(silent.isdisjoint(holders_up(controller.cluster, *topic)) for topic in closed):
             return
-        if await controller.session_watch.hurry(unproved):
-            # What cannot be done without it is undone at once.
-            self._stuck_checked_ms.clear()
+        if await controller.session_watch.hurry(proofs, lambda x: can_spare(controller.cluster, x)):
             self.check_soon()
 
     async def _round(self) -> bool:

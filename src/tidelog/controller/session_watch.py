@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Protocol
 
 from tidelog.controller.channels import Channels
@@ -22,7 +22,7 @@ from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.decisions import registration, soft_state
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision
-from tidelog.controller.decisions.sessions import BrokerPlace, Patience, Sessions
+from tidelog.controller.decisions.sessions import BrokerPlace, Patience, Proofs, Sessions
 from tidelog.controller.outbox import Outbox
 from tidelog.controller.performing import NotActive, Performer
 from tidelog.controller.requests import inter_broker_address
@@ -223,18 +223,20 @@ class SessionWatch:
             if self.sessions.to_expire(self._now_ms()):
                 await self._expire()
 
-    async def hurry(self, unproved: Callable[[], set[int]]) -> bool:
-        """Suspect the brokers that are silent to heartbeats and to a request, if that is safe;
-        return whether any is. ``unproved``: all live brokers that have not responded to it.
+    async def hurry(
+        self, proofs: Callable[[], Proofs], can_spare: Callable[[Set[int]], bool]
+    ) -> bool:
+        """Suspect the brokers that are silent to heartbeats and to a request, if that is safe and
+        what waits ``can_spare`` them; return whether any is.
 
         Raises NotActive.
         """
         now = self._now_ms()
-        if self._waits_for_store(now) or not self._silent_to_requests(now, unproved()):
+        if self._waits_for_store(now) or not self._silent_to_requests(now, proofs(), can_spare):
             return False
         # Others have responded just now: what is unread is from the last turns of the loop.
         await self._listen(HURRIED_LISTEN_S)
-        silent = self._silent_to_requests(self._now_ms(), unproved())
+        silent = self._silent_to_requests(self._now_ms(), proofs(), can_spare)
         self.sessions.suspect(silent)
         if silent:
             await self._replace(silent, "it does not respond, and a closed resize waits for it")
@@ -245,10 +247,13 @@ class SessionWatch:
         places = self._places()
         return self.sessions.silent(now_ms, places, self._own_place(places))
 
-    def _silent_to_requests(self, now_ms: int, unproved: set[int]) -> set[int]:
+    def _silent_to_requests(
+        self, now_ms: int, proofs: Proofs, can_spare: Callable[[Set[int]], bool]
+    ) -> set[int]:
         places = self._places()
         own = self._own_place(places)
-        return self.sessions.silent_to_requests(now_ms, unproved, places, own)
+        silent = self.sessions.silent_to_requests(now_ms, proofs, places, own)
+        return silent if silent and can_spare(silent) else set()
 
     def _own_place(self, places: Mapping[int, BrokerPlace]) -> BrokerPlace | None:
         configs = self._controller.configs

@@ -11,6 +11,7 @@ from tidelog.controller.decisions.sessions import (
     BrokerSession,
     Condition,
     Patience,
+    Proofs,
     Sessions,
 )
 
@@ -226,14 +227,38 @@ HURRIED_MS = 750
 """Three eighths of ``silence_ms``."""
 
 
+def proofs(missing: set[int], age_ms: float = 20) -> Proofs:
+    """All others have responded to a request of this age."""
+    return Proofs(missing, {x: age_ms for x in (1, 2, 3) if x not in missing})
+
+
 def test_a_broker_without_the_response_that_others_gave_is_suspected_sooner() -> None:
     """A closed resize waits for it (decision 0136)."""
     sessions = received(b1=0, b2=0, b3=700)
-    assert sessions.silent_to_requests(HURRIED_MS - 1, {1}, {}) == set()
-    assert sessions.silent_to_requests(HURRIED_MS, {1}, {}) == {1}
-    assert sessions.silent_to_requests(HURRIED_MS, set(), {}) == set()
+    assert sessions.silent_to_requests(HURRIED_MS - 1, proofs({1}), {}) == set()
+    assert sessions.silent_to_requests(HURRIED_MS, proofs({1}), {}) == {1}
+    assert sessions.silent_to_requests(HURRIED_MS, proofs(set()), {}) == set()
     # Its heartbeats come: it is busy.
-    assert sessions.silent_to_requests(HURRIED_MS, {3}, {}) == set()
+    assert sessions.silent_to_requests(HURRIED_MS, proofs({3}), {}) == set()
+
+
+@pytest.mark.parametrize("later", [(0, 0), (0, 60), (60, 0), (80, 80)])
+def test_an_old_response_does_not_show_that_the_controller_receives_heartbeats(
+    later: tuple[int, int],
+) -> None:
+    """Broker 1 is busy, then the controller receives nothing: all heartbeats are as late as its."""
+    sessions = received(b1=0, b2=later[0], b3=later[1])
+    for now in range(HURRIED_MS, 2_000, 10):
+        assert sessions.silent_to_requests(now, proofs({1}, now - 80), {}) == set()
+        assert sessions.silent_to_requests(now, Proofs({1}, {2: 20, 3: now - 80}), {}) == set()
+    # The heartbeat of broker 1 was due after a third of 2 s; a response is of a time after that.
+    assert sessions.silent_to_requests(800, proofs({1}, 134), {}) == set()
+    assert sessions.silent_to_requests(800, proofs({1}, 133), {}) == {1}
+    # So is a heartbeat.
+    sessions.received(2, 700)
+    assert sessions.silent_to_requests(800, proofs({1}, 500), {}) == set()
+    sessions.received(3, 700)
+    assert sessions.silent_to_requests(800, proofs({1}, 500), {}) == {1}
 
 
 @pytest.mark.parametrize("unproved", [{1, 2}, {1, 2, 3}])
@@ -241,16 +266,18 @@ def test_several_without_a_response_or_all_of_them_may_be_the_controllers_fault(
     unproved: set[int],
 ) -> None:
     sessions = received(b1=0, b2=0, b3=0)
-    assert sessions.silent_to_requests(1_900, unproved, {}) == set()
+    assert sessions.silent_to_requests(1_900, proofs(unproved), {}) == set()
     alone = received(b1=0)
-    assert alone.silent_to_requests(1_900, {1}, {}) == set(), "no response shows that it is not"
+    assert alone.silent_to_requests(1_900, proofs({1}), {}) == set(), (
+        "no response shows that it is not"
+    )
 
 
 def test_the_brokers_of_one_machine_without_a_response_are_suspected_together() -> None:
     sessions = received(b1=0, b2=0, b3=700)
     here, there = BrokerPlace("a", "m1"), BrokerPlace("b", "m2")
-    assert sessions.silent_to_requests(800, {1, 2}, {1: here, 2: here, 3: there}) == {1, 2}
-    assert sessions.silent_to_requests(800, {1, 2}, {1: here, 2: there, 3: there}) == set()
+    assert sessions.silent_to_requests(800, proofs({1, 2}), {1: here, 2: here, 3: there}) == {1, 2}
+    assert sessions.silent_to_requests(800, proofs({1, 2}), {1: here, 2: there, 3: there}) == set()
 
 
 def test_what_excuses_a_silence_excuses_a_missing_response_too() -> None:
@@ -259,17 +286,17 @@ def test_what_excuses_a_silence_excuses_a_missing_response_too() -> None:
     stood = received(b1=0, b2=0)
     stood.check(0)
     stood.check(600)
-    assert stood.silent_to_requests(1_000, {1}, {}) == set()
+    assert stood.silent_to_requests(1_000, proofs({1}), {}) == set()
     presumed = received(b2=900)
     presumed.presume(1, 0)
-    assert presumed.silent_to_requests(1_000, {1}, {}) == set()
+    assert presumed.silent_to_requests(1_000, proofs({1}), {}) == set()
     closed = received(b1=0, b2=900)
     closed.closed(1, 900)
-    assert closed.silent_to_requests(1_000, {1}, {}) == set()
+    assert closed.silent_to_requests(1_000, proofs({1}), {}) == set()
     slow = Sessions(Patience(grace_ms=200, silence_ms=6000, timeout_ms=6000))
     slow.received(1, 0)
     slow.received(2, 5_000)
-    assert slow.silent_to_requests(5_000, {1}, {}) == set()
+    assert slow.silent_to_requests(5_000, proofs({1}), {}) == set()
 
 
 def test_a_presumed_broker_is_neither_suspected_nor_in_doubt() -> None:

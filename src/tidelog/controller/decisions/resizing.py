@@ -202,6 +202,11 @@ def missing_of(cluster: ClusterState, name: str, plan: ResizePlan) -> Iterator[i
             yield index
 
 
+def reported_of(cluster: ClusterState, name: str, plan: ResizePlan) -> set[int]:
+    """Return the partitions whose fence or seal the step of a plan has waited for, and has."""
+    return set(awaited(plan)).difference(missing_of(cluster, name, plan))
+
+
 def obstacle_among(
     cluster: ClusterState, name: str, plan: ResizePlan, missing: Iterable[int]
 ) -> Obstacle | None:

@@ -10,7 +10,7 @@ times out.
 | its connection closed, and ``grace_ms`` passed without another | suspected |
 | silent for ``silence_ms`` on an open connection, no other broker in doubt | suspected |
 | so are all brokers in doubt, of one machine, and heartbeats of another arrive | suspected |
-| silent for ``HURRIED`` of ``silence_ms``, and without a response that others gave | suspected |
+| silent for ``HURRIED`` of ``silence_ms``, without a response that others just gave | suspected |
 | silent for half of ``silence_ms`` on an open connection, not suspected | in doubt |
 | known from an earlier controller, not registered here yet | alive, and not in doubt |
 | registered, without a response yet | the same |
@@ -26,6 +26,7 @@ the ISR in favour of the next one, until one is left.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -42,6 +43,21 @@ the longest interval of heartbeats, a third."""
 STILL_PARTS = 4
 """A loop without a check for this part of ``silence_ms`` was blocked: a heartbeat of that time may
 be unread."""
+
+
+DUE_PARTS = 3
+"""A heartbeat comes each part of this number of ``silence_ms``, or sooner."""
+
+
+class Proofs(NamedTuple):
+    """What the responses of brokers to the controller's requests show.
+
+    ``missing`` are all live brokers that have not responded to the request in question. ``ages_ms``
+    has how long ago the newest request was sent that each broker responded to.
+    """
+
+    missing: Set[int]
+    ages_ms: Mapping[int, float]
 
 
 class Condition(Enum):
@@ -247,16 +263,16 @@ class Sessions:
     def silent_to_requests(
         self,
         now_ms: int,
-        unproved: Set[int],
+        proofs: Proofs,
         places: Mapping[int, BrokerPlace],
         own: BrokerPlace | None = None,
     ) -> set[int]:
         """Return the brokers to suspect now for their silence to heartbeats and to a request.
 
-        ``unproved`` are all live brokers that have not responded to it. The responses of the others
-        show that the cause is not the controller.
+        Signs of life of all others show that the cause is not the controller, if they are from
+        after the time at which the heartbeat was due that did not come.
         """
-        patience = self.patience
+        patience, unproved = self.patience, proofs.missing
         alive = self.in_condition(Condition.ALIVE, now_ms)
         if patience.silence_ms >= patience.timeout_ms or not unproved or not alive - unproved:
             return set()
@@ -264,9 +280,15 @@ class Sessions:
             return set()
         if len(unproved) != 1 and not self._is_of_one_machine(unproved, now_ms, places, own):
             return set()
-        least_ms = patience.silence_ms * HURRIED
-        is_over = all(self.by_broker[x].silent_ms(now_ms) >= least_ms for x in unproved)
-        return set(unproved) if is_over else set()
+        shortest_ms = min(self.by_broker[x].silent_ms(now_ms) for x in unproved)
+        if shortest_ms < patience.silence_ms * HURRIED:
+            return set()
+        due_ms = shortest_ms - patience.silence_ms / DUE_PARTS
+        for other in alive - unproved:
+            heartbeat_ms = now_ms - self.by_broker[other].received_ms
+            if min(heartbeat_ms, proofs.ages_ms.get(other, math.inf)) > due_ms:
+                return set()
+        return set(unproved)
 
     def suspect(self, brokers: Collection[int]) -> None:
         """Mark brokers as suspected until their next sign of life; they hold back no suspicion."""
