@@ -40,7 +40,7 @@ from tidelog.controller.decisions.removal import (
 )
 from tidelog.controller.performing import NotActive
 from tidelog.controller.requests import inter_broker_address
-from tidelog.controller.retired_commits import is_read, short_commits, with_read
+from tidelog.controller.retired_commits import LeftToRead
 from tidelog.groups.consumer_protocol import PROTOCOL_TYPE
 from tidelog.groups.group import GroupState
 from tidelog.metadata.store import WriteTooLarge
@@ -115,6 +115,12 @@ class RetiredPartitions:
 
     async def _check_topics(self, names: Sequence[str], *, purges: bool) -> list[str]:
         """Remove what may go of these topics; return those that were purged instead."""
+        async with LeftToRead(self._connected) as questions:
+            return await self._check_with(questions, names, purges=purges)
+
+    async def _check_with(
+        self, questions: LeftToRead, names: Sequence[str], *, purges: bool
+    ) -> list[str]:
         controller = self._controller
         answers = await self._answers(names)
         names = [name for name in names if answers.get(name)]
@@ -128,7 +134,7 @@ class RetiredPartitions:
             if name in drained:
                 of_topic = None if committed is None else committed.offsets.get(name, {})
             if of_topic:
-                of_topic = await self._as_read(name, held, of_topic)
+                of_topic = await questions.as_read(name, held, of_topic)
             expiries = {} if committed is None else committed.expiries.get(name, {})
             kept = open_until(
                 controller.cluster, name, self._now_ms(), controller.configs.retired_purge_delay_ms
@@ -248,21 +254,6 @@ class RetiredPartitions:
             "(retired.purge=drained)",
             {"partitions": ", ".join(map(str, sorted(wanted)))},
         )
-
-    async def _as_read(self, name: str, held: Mapping[int, Held], commits: Commits) -> Commits:
-        """Return commits that count as more than they say, because nothing is left to read."""
-        read: set[tuple[int, int]] = set()
-        for index, one, offset in short_commits(held, commits):
-            try:
-                async with self._connected(one.leader) as connection:
-                    if await is_read(connection, TopicPartition(name, index), one, offset):
-                        read.add((index, offset))
-            except ClientError as error:
-                logger.info(
-                    "broker %(broker)s was not asked what is left to read: %(error)s",
-                    {"broker": one.leader, "error": error},
-                )
-        return with_read(commits, held, read)
 
     async def _commits(self, names: Collection[str]) -> build.Committed | None:
         """Ask all coordinators for the committed offsets of topics; None: not all can be asked.

@@ -10,9 +10,13 @@ A program that commits its last record commits nothing past what was aborted (de
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from types import TracebackType
 
 from tidelog.client.connecting.connection import ClientConnection
+from tidelog.client.errors import ClientError
 from tidelog.client.fetching.left_to_read import (
     FIRST_BYTES,
     MOST_QUESTIONS,
@@ -24,10 +28,60 @@ from tidelog.controller.decisions.removal import UNKNOWN, Commits, Held
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 MOST_COMMITS = 20
 """Offsets of one partition that are asked for in one check: most groups have the same one."""
 
 ANSWER_MS = 5_000
+
+Connected = Callable[[int], AbstractAsyncContextManager[ClientConnection]]
+
+
+class LeftToRead:
+    """The questions of one check: one connection to each leader, and none to a leader that has
+    failed once. A frozen leader would otherwise hold up each of its partitions and offsets."""
+
+    def __init__(self, connected: Connected) -> None:
+        self._connected = connected
+        self._stack = AsyncExitStack()
+        self._connections: dict[int, ClientConnection] = {}
+        self._failed: set[int] = set()
+
+    async def __aenter__(self) -> LeftToRead:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    async def as_read(self, name: str, held: Mapping[int, Held], commits: Commits) -> Commits:
+        """Return commits that count as more than they say, because nothing is left to read."""
+        read: set[tuple[int, int]] = set()
+        for index, one, offset in short_commits(held, commits):
+            if one.leader in self._failed:
+                continue
+            try:
+                connection = await self._connection(one.leader)
+                if await is_read(connection, TopicPartition(name, index), one, offset):
+                    read.add((index, offset))
+            except ClientError as failure:
+                self._failed.add(one.leader)
+                logger.info(
+                    "broker %(broker)s was not asked what is left to read: %(error)s",
+                    {"broker": one.leader, "error": failure},
+                )
+        return with_read(commits, held, read)
+
+    async def _connection(self, leader: int) -> ClientConnection:
+        if leader not in self._connections:
+            connection = await self._stack.enter_async_context(self._connected(leader))
+            self._connections[leader] = connection
+        return self._connections[leader]
 
 
 def short_commits(answers: Mapping[int, Held], commits: Commits) -> Iterator[tuple[int, Held, int]]:
