@@ -288,6 +288,49 @@ def test_any_producer_ends_a_prepared_transaction_twice(
         assert sorted(taken(reader, len(wanted))) == wanted
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_verdict_of_a_prepared_transaction_can_be_asked_again_until_the_next_one(
+    bootstrap: str, topic: str, commits: bool
+) -> None:
+    name = uuid.uuid4().hex
+    with Producer(bootstrap_servers=bootstrap) as plain:
+        with blocking(bootstrap, name) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(topic, b"a")
+            prepared = producer.prepare()
+            assert prepared is not None
+            for _ in range(2):
+                producer.complete_transaction(prepared, commit=commits)
+                plain.complete_transaction(prepared, commit=commits)
+            with pytest.raises(BrokerResponseError) as refused:
+                producer.complete_transaction(prepared, commit=not commits)
+            assert refused.value.code.name == "INVALID_TXN_STATE"
+        # Its producer is gone: a sink that did not note the verdict asks again.
+        plain.complete_transaction(prepared, commit=commits)
+        with blocking(bootstrap, name) as later:
+            later.init_transactions()
+            with pytest.raises(ProducerFencedError, match="cannot tell"):
+                plain.complete_transaction(prepared, commit=commits)
+            later.begin_transaction()
+            later.send(topic, b"b")
+            second = later.prepare()
+            assert second is not None
+            later.complete_transaction(second)
+            later.begin_transaction()
+            later.send(topic, b"c")
+            later.flush()
+            for commit in (True, False):
+                with pytest.raises(ProducerFencedError, match="gone on"):
+                    plain.complete_transaction(second, commit=commit)
+            later.commit_transaction()
+        limited(until_all_is_stable(bootstrap, topic))
+    wanted = ["a"] * commits + ["b", "c"]
+    with consumer_of(bootstrap) as reader:
+        reader.assign([TopicPartition(topic, each) for each in range(PARTITIONS)])
+        assert sorted(taken(reader, len(wanted))) == wanted
+
+
 def test_a_prepared_transaction_outlives_its_producer(bootstrap: str, topic: str) -> None:
     with blocking(bootstrap) as producer:
         producer.init_transactions()

@@ -21,15 +21,22 @@ MUTANTS = (
     Mutant(
         "a producer goes on in the epoch of an aborted transaction",
         f"{MACHINE}.ends",
-        "        raises = self._is_open and (not commits or self._was_prepared)\n",
-        "        raises = self._is_open and self._was_prepared\n",
+        "        raises = self._is_open and not commits and not self._was_prepared\n",
+        "        raises = False\n",
         RULES,
     ),
     Mutant(
         "a producer goes on in the epoch of a prepared transaction",
+        f"{MACHINE}.ended",
+        "        self._needs_epoch |= self._was_prepared\n",
+        "",
+        RULES,
+    ),
+    Mutant(
+        "the names of a prepared transaction are void as soon as it has ended",
         f"{MACHINE}.ends",
+        "        raises = self._is_open and not commits and not self._was_prepared\n",
         "        raises = self._is_open and (not commits or self._was_prepared)\n",
-        "        raises = self._is_open and not commits\n",
         RULES,
     ),
     Mutant(

@@ -111,7 +111,11 @@ class ProducerMethods:
         transactions, KafkaTimeoutError after ``max_block_ms``: then call it again.
         """
     def begin_transaction(self) -> None:
-        """Open a transaction. Raises IllegalStateError while another one is open."""
+        """Open a transaction. Raises IllegalStateError while another one is open.
+
+        After a prepared transaction it asks for the next epoch first: then it also raises
+        ProducerEndedError, and KafkaTimeoutError after ``max_block_ms``: call it again.
+        """
     def send_offsets_to_transaction(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
@@ -146,11 +150,14 @@ class ProducerMethods:
     def complete_transaction(
         self, prepared: PreparedTransaction | None, commit: bool = True
     ) -> None:
-        """Commit (or abort) a transaction that any producer has prepared; twice is a success.
+        """Commit (or abort) a transaction that any producer has prepared.
 
-        This producer may have another transactional id, or none, and fences no other one. Raises
-        ProducerFencedError when the transaction timed out, or a later producer of its id has gone
-        on; BrokerResponseError (INVALID_TXN_STATE) when it was ended the other way.
+        The same again, also by another process, is a success until a producer of its id begins
+        another transaction or calls ``init_transactions``. This producer may have another
+        transactional id, or none, and fences no other one. Raises ProducerFencedError when the
+        transaction was aborted by its time-out or by a later producer of its id, or was ended and a
+        producer of its id has gone on; BrokerResponseError (INVALID_TXN_STATE) when it was ended
+        the other way.
         """
 
 class AdminMethods:

@@ -168,12 +168,12 @@ def test_an_answer_that_comes_late_adds_nothing_to_the_next_transaction() -> Non
         (
             [TxnEvent.PREPARE, TxnEvent.SET_ASIDE, TxnEvent.COMMIT],
             True,
-            TxnEnd(True, True, True),
+            TxnEnd(True, True, False),
         ),
         (
             [TxnEvent.PREPARE, TxnEvent.SET_ASIDE, TxnEvent.ABORT],
             True,
-            TxnEnd(False, True, True),
+            TxnEnd(False, True, False),
         ),
     ],
 )
@@ -189,6 +189,9 @@ def test_how_it_ends(events: list[TxnEvent], is_open: bool, wanted: TxnEnd) -> N
     assert one.ends() == wanted._replace(is_open=False), "it is not ended twice"
     one.ended()
     assert one.phase is Phase.READY
+    assert one.begins_with_epoch == (TxnEvent.SET_ASIDE in events), "its names must end no other"
+    one.epoch_given()
+    assert not one.begins_with_epoch
     one.step(TxnEvent.BEGIN)
     assert one.is_empty
     one.step(TxnEvent.COMMIT)
@@ -324,6 +327,7 @@ class Played:
     number: int = 0
     committed: set[int] = field(default_factory=set)
     aborted: set[int] = field(default_factory=set)
+    prepared: set[int] = field(default_factory=set)
 
 
 def test_random_histories_keep_the_order_of_requests() -> None:
@@ -337,6 +341,9 @@ def test_random_histories_keep_the_order_of_requests() -> None:
             try:
                 match rng.choice("bwwwaasoofcpxe"):
                     case "b":
+                        if one.begins_with_epoch:
+                            server.epoch += 1
+                            one.epoch_given()
                         one.step(TxnEvent.BEGIN)
                         server.number += 1
                         server.lost = False
@@ -370,6 +377,7 @@ def test_random_histories_keep_the_order_of_requests() -> None:
                         one.step(TxnEvent.PREPARE)
                         if not server.batches:
                             one.step(TxnEvent.SET_ASIDE)
+                            server.prepared.add(server.number)
                     case "x":
                         one.step(TxnEvent.ABORT)
                     case "e":
@@ -385,9 +393,9 @@ def test_random_histories_keep_the_order_of_requests() -> None:
         epochs = {number: {e for n, e in server.written if n == number} for number in
                   {n for n, _ in server.written}}  # fmt: skip
         assert all(len(each) == 1 for each in epochs.values()), "one epoch for a transaction"
-        for number in server.aborted & set(epochs):
+        for number in (server.aborted | server.prepared) & set(epochs):
             later = {e for n, each in epochs.items() if n > number for e in each}
-            assert not later & epochs[number], "the epoch after an abort is another one"
+            assert not later & epochs[number], "the epoch after it is another one"
     assert ends > 500
 
 

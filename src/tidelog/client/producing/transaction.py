@@ -23,8 +23,9 @@ and callers: see ``transactional``.
 The order of requests (KIP-98): AddPartitionsToTxn is answered before the first batch of a partition
 is sent, AddOffsetsToTxn before TxnOffsetCommit; EndTxn is sent when every batch has its outcome.
 After an abort the producer raises its epoch (KIP-360): a batch that the network still holds is
-refused then, and cannot join the next transaction. After a prepared transaction it does, too:
-whoever knows the former identity could end the next transaction otherwise.
+refused then, and cannot join the next transaction. After a prepared transaction it does so when
+the next one begins: whoever knows the former identity could end that one otherwise. Until then the
+coordinator answers the verdict of the prepared one again, also to another process.
 
 An outcome is open where no response came: a commit can only be committed again, an abort aborted
 again. The coordinator answers the same verdict with success.
@@ -142,7 +143,7 @@ class TxnEnd(NamedTuple):
     is_open: bool
     """Whether the coordinator may have it open; otherwise there is nothing to end."""
     raises_epoch: bool
-    """Whether the next epoch is asked for, when it has ended."""
+    """Whether the next epoch is asked for at once, when it has ended."""
 
 
 def is_final(error: ClientError) -> bool:
@@ -172,6 +173,8 @@ class ProducerTransaction:
         self._was_prepared = False
         self._owes_epoch = False
         """Whether it has ended, and the next epoch was not given yet."""
+        self._needs_epoch = False
+        """Whether a prepared one has ended, whose names must not end the next one."""
 
     # Calls and their outcomes
 
@@ -308,7 +311,8 @@ class ProducerTransaction:
     def ends(self) -> TxnEnd:
         """Return what ends the transaction now: it is committing or aborting."""
         commits = self.phase is Phase.COMMITTING
-        raises = self._is_open and (not commits or self._was_prepared)
+        # All batches of a prepared one are acknowledged: the next begin is early enough.
+        raises = self._is_open and not commits and not self._was_prepared
         return TxnEnd(commits, self._is_open, raises or self._owes_epoch)
 
     def end_answered(self) -> None:
@@ -324,7 +328,17 @@ class ProducerTransaction:
     def ended(self) -> None:
         """The transaction has ended, and the next epoch was given if it was asked for."""
         self.step(TxnEvent.ENDED)
+        self._needs_epoch |= self._was_prepared
         self._forget()
+
+    @property
+    def begins_with_epoch(self) -> bool:
+        """Whether the next epoch is asked for before the next transaction begins."""
+        return self._needs_epoch and self.phase is Phase.READY
+
+    def epoch_given(self) -> None:
+        """The next epoch was given: the names of a prepared transaction end nothing any more."""
+        self._needs_epoch = False
 
     def _forget(self) -> None:
         self._added.clear()

@@ -199,9 +199,9 @@ async def complete(
 ) -> None:
     """End a transaction that any process has prepared; the same again is a success.
 
-    No producer of its id is fenced by it. Raises ProducerFenced when the coordinator has ended it
-    by its time-out, or a later producer of its id has gone on; INVALID_TXN_STATE when it was ended
-    the other way.
+    No producer of its id is fenced by it. Raises ProducerFenced when its time-out or a later
+    producer of its id has aborted it, or when it was ended and a producer of its id has gone on:
+    the coordinator cannot tell which. INVALID_TXN_STATE when it was ended the other way.
     """
     subject = f"transactional id {prepared.transactional_id!r}"
     producer = Producer(prepared.producer_id, prepared.epoch)
@@ -212,7 +212,8 @@ async def complete(
     except Refused as error:
         if error.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
             why = (
-                "a time-out has aborted this transaction, or a later producer of its id has gone on"
+                "its time-out or a later producer of its id has aborted this transaction; or it "
+                "has ended, a producer of its id has gone on, and the coordinator cannot tell how"
             )
             raise Refused(ErrorCode.PRODUCER_FENCED, subject, why) from error
         if error.code == ErrorCode.INVALID_TXN_STATE:

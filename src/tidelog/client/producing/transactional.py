@@ -150,10 +150,14 @@ class SenderTransactions:
                 raise refusal from _cause(refusal, error)
             self.rules.step(TxnEvent.STARTED)
 
-    def begin(self) -> None:
-        """Open a transaction."""
+    async def begin(self) -> None:
+        """Open a transaction; after a prepared one in the next epoch."""
         if self._running:
             raise self._not_now("begin_transaction")
+        if self.rules.begins_with_epoch:
+            async with self._call("begin_transaction"):
+                await self._raise_epoch()
+                self.rules.epoch_given()
         self.rules.step(TxnEvent.BEGIN)
         self._sender.tombstones.hold()
         self._follow()
@@ -312,15 +316,19 @@ class SenderTransactions:
         if self._sender.tombstones.release(committed=end.commits):
             self._delivery.work.run(TOMBSTONES, self._sender.tombstones.send)
         if end.raises_epoch:
-            try:
-                self._delivery.identity = await self._requests.initialize(
-                    identity, rules.timeout_ms, self._block_ms
-                )
-            except ClientError as error:
-                refusal = self._explained(error)
-                raise refusal from _cause(refusal, error)
-            self._delivery.queues.renew()
+            await self._raise_epoch()
         rules.ended()
+
+    async def _raise_epoch(self) -> None:
+        """Get the next epoch, and begin each partition at sequence 0 in it."""
+        try:
+            self._delivery.identity = await self._requests.initialize(
+                self._delivery.identity, self.rules.timeout_ms, self._block_ms
+            )
+        except ClientError as error:
+            refusal = self._explained(error)
+            raise refusal from _cause(refusal, error)
+        self._delivery.queues.renew()
 
 
 def _cause(refusal: ClientError, error: ClientError) -> BaseException | None:
