@@ -221,6 +221,20 @@ def test_a_fenced_producer_says_to_close_it(code: ErrorCode) -> None:
     assert isinstance(pickle.loads(pickle.dumps(said)), ProducerFenced)
 
 
+def test_a_producer_that_is_fenced_while_its_transaction_ends_still_says_why() -> None:
+    one = opened()
+    one.may_send(P)
+    one.to_add(ALL)
+    one.step(TxnEvent.ABORT)
+    said = one.failed(Refused(ErrorCode.PRODUCER_FENCED, "t-0"))
+    one.end_answered()
+    one.ended()
+    for event in (TxnEvent.BEGIN, TxnEvent.WRITE, TxnEvent.COMMIT, TxnEvent.ABORT):
+        with pytest.raises(ProducerFenced) as raised:
+            one.step(event)
+        assert str(raised.value) == str(said)
+
+
 @pytest.mark.parametrize(
     "error",
     [

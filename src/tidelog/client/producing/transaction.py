@@ -344,7 +344,8 @@ class ProducerTransaction:
         self._added.clear()
         self._wanted.clear()
         self._is_open = self._is_decided = self._was_prepared = self._owes_epoch = False
-        self.problem = None
+        if self.phase is not Phase.CLOSED:
+            self.problem = None
 
 
 def _again(error: ClientError) -> ClientError:
