@@ -144,8 +144,8 @@ class _Connection:
     closed: bool = False
     is_receiving: bool = False
 
-    def version_of(self, _: Any) -> int:
-        return NEWEST
+    def version_of(self, _: Any, newest: int = NEWEST) -> int:
+        return newest
 
     def speaks(self, _: Any) -> bool:
         return True

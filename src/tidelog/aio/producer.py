@@ -231,7 +231,8 @@ class Producer:
 
         ``offsets``: of the next records to read. ``group_metadata``: what the consumer's
         ``group_metadata()`` returns; or the name of the group, which then cannot refuse a member
-        that was replaced. Raises TransactionAbortableError, ProducerEndedError.
+        that was replaced. Raises TransactionAbortableError, also after ``max_block_ms``, and
+        ProducerEndedError.
         """
         given = group_of(group_metadata)
         positions = {

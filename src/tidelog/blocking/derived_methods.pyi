@@ -125,7 +125,8 @@ class ProducerMethods:
 
         ``offsets``: of the next records to read. ``group_metadata``: what the consumer's
         ``group_metadata()`` returns; or the name of the group, which then cannot refuse a member
-        that was replaced. Raises TransactionAbortableError, ProducerEndedError.
+        that was replaced. Raises TransactionAbortableError, also after ``max_block_ms``, and
+        ProducerEndedError.
         """
     def commit_transaction(self) -> None:
         """Wait for the outcome of every record, and commit the transaction.

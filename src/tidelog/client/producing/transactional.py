@@ -175,18 +175,30 @@ class SenderTransactions:
         identity = self._delivery.identity
         assert identity is not None, "a transaction is open"
         self._offsets += 1
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + self._block_ms / 1000
         try:
-            await self._requests.add_group(identity, group, self._block_ms)
-            await self._requests.commit_offsets(identity, group, member, positions, self._block_ms)
+            async with asyncio.timeout_at(deadline_s):
+                await self._requests.add_group(identity, group, self._block_ms)
+                left_ms = max(1, int((deadline_s - now_s()) * 1000))
+                await self._requests.commit_offsets(identity, group, member, positions, left_ms)
+        except TimeoutError:
+            late = GaveUp(f"send_offsets_to_transaction did not end within {self._block_ms} ms")
+            raise self._without_offsets(late) from late
         except ClientError as error:
-            refusal = self.rules.failed(error)
-            self.lost(error)
+            refusal = self._without_offsets(error)
             raise refusal from _cause(refusal, error)
         except asyncio.CancelledError:
             self.lost(WrongState("send_offsets_to_transaction was cancelled"))
             raise
         finally:
             self._offsets -= 1
+
+    def _without_offsets(self, error: ClientError) -> ClientError:
+        """Offsets are not in the transaction; return what the caller is to know."""
+        refusal = self.rules.failed(error)
+        self.lost(error)
+        return refusal
 
     async def commit(self) -> None:
         """Wait for the outcome of every record, and commit."""
