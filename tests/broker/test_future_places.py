@@ -14,12 +14,15 @@ from tests.support.lone_broker import Peer, until
 from tests.support.storage_logs import NOW_MS
 from tests.support.two_directories import Broker, HeldDisk, alter, started
 from tidelog.broker.handlers import alter_replica_log_dirs
+from tidelog.broker.partitions import future_replicas
 from tidelog.broker.partitions.future_places import PER_TRIP
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.replication.copying import CopyQueue, CopyTurn
 from tidelog.runtime.loop import run
 from tidelog.storage.names import PARTITION_METADATA
 
@@ -34,7 +37,7 @@ class GatedDisk(HeldDisk):
         super().__init__()
         self.may_make = threading.Event()
         self.makes = threading.Event()
-        self.refusal: OSError | None = None
+        self.refusal: Exception | None = None
         self.syncs = 0
 
     def make_directory(self, path: str) -> bool:
@@ -63,9 +66,13 @@ def fill(hosted: HostedPartition) -> None:
     assert not isinstance(hosted.append(batch, NOW_MS), Rejected)
 
 
-@pytest.mark.parametrize("left", ["whole", "torn", "empty"])
-def test_a_kill_after_the_response_forgets_no_move(tmp_path: Path, left: str) -> None:
-    """Also of the copies that wait for a place, and after a power loss that took the content."""
+@pytest.mark.parametrize("left", ["whole", "torn", "empty", "full"])
+def test_a_kill_after_the_response_forgets_no_move(
+    tmp_path: Path, left: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also of the copies that wait for a place, and after a power loss that took the content, or
+    where the next start has no space for what it writes."""
+    monkeypatch.setattr(future_replicas, "REST_S", 0.02)
 
     async def main() -> None:
         disk = HeldDisk()
@@ -82,7 +89,10 @@ def test_a_kill_after_the_response_forgets_no_move(tmp_path: Path, left: str) ->
             await until(disk.held.is_set)
             shutil.copytree(tmp_path / "first", tmp_path / "killed")
             disk.may_go.set()
-        again = Broker(tmp_path / "killed")
+        full = GatedDisk()
+        full.may_go.set()
+        full.may_make.set()
+        again = Broker(tmp_path / "killed", full)
         found = [path for each in (again.one, again.two) for path in futures_in(each)]
         assert len(found) == 4, "a move that was answered is on no disk"
         for path in found:
@@ -94,8 +104,19 @@ def test_a_kill_after_the_response_forgets_no_move(tmp_path: Path, left: str) ->
                 metadata.unlink()
         async with started(again):
             again.lead("t", 4, epoch=1)
-            again.broker.future_replicas.start()
-            await until(lambda: not len(again.broker.future_replicas))
+            copies = again.broker.future_replicas
+            if left == "full":
+                full.refusal = OSError(errno.ENOSPC, "no space")
+            copies.start()
+            if left == "full":
+                rests = "no space"
+                await until(
+                    lambda: len(copies) < 4 or sum(rests in line for line in caplog.messages) == 4
+                )
+                assert len(copies) == 4, "a move that was answered is given up"
+                assert all(path.exists() for path in found)
+                full.refusal = None
+            await until(lambda: not len(copies))
             moved = {h.key.partition: Path(again.place(h)).name for h in all_of(again, 4)}
             assert moved == wanted
             assert all(hosted.log.end_offset == 1 for hosted in all_of(again, 4))
@@ -183,13 +204,17 @@ def test_a_disk_that_hangs_holds_up_no_other_and_no_response_for_ever(
     run(main())
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_a_directory_that_cannot_be_made_refuses_the_request(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, None])
+def test_a_directory_that_cannot_be_made_refuses_the_request(
+    tmp_path: Path, number: int | None
+) -> None:
+    """None: for an error of this program, which must leave no copy without a task."""
+
     async def main() -> None:
         disk = GatedDisk()
         disk.may_go.set()
         disk.may_make.set()
-        disk.refusal = OSError(number, "refused")
+        disk.refusal = ValueError("a bug") if number is None else OSError(number, "refused")
         broker = Broker(tmp_path, disk)
         async with started(broker) as peer:
             hosted = broker.lead("t")
@@ -197,10 +222,11 @@ def test_a_directory_that_cannot_be_made_refuses_the_request(tmp_path: Path, num
             there = broker.other(hosted)
             assert await alter(peer, there) is ErrorCode.KAFKA_STORAGE_ERROR
             assert not len(broker.broker.future_replicas) and not futures_in(there)
+            assert not broker.broker.future_replicas.beginnings(hosted.key)
             (target,) = (each for each in broker.broker.directories if each.path == there)
             assert (target.failed is not None) is (number == errno.EIO)
             disk.refusal = None
-            if number == errno.ENOSPC:
+            if number != errno.EIO:
                 assert await alter(peer, there) is OK
                 await until(lambda: broker.place(hosted) == there)
 
@@ -228,5 +254,68 @@ def test_a_copy_that_a_request_ends_while_its_directory_is_made_leaves_none(
             assert (await beginning, await ending) == (OK, OK)
             assert not futures_in(there) and broker.place(hosted) == here
             second.writer.close()
+
+    run(main())
+
+
+def test_a_stop_leaves_no_directory_that_is_still_made(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = GatedDisk()
+        disk.may_go.set()
+        broker = Broker(tmp_path, disk)
+        async with started(broker) as peer:
+            hosted = broker.lead("t")
+            fill(hosted)
+            beginning = asyncio.create_task(alter(peer, broker.other(hosted)))
+            await until(disk.makes.is_set)
+            copies = broker.broker.future_replicas
+            assert copies.beginnings(hosted.key)
+            await copies.close()
+            assert not copies.beginnings(hosted.key)
+            assert await beginning is ErrorCode.REQUEST_TIMED_OUT
+            disk.may_make.set()
+
+    run(main())
+
+
+class FailingQueue(CopyQueue[TopicPartition]):
+    """Counts its turns; one of them fails."""
+
+    turns, fails_at = 0, 0
+
+    def turn(self, limit: int, now_ms: int) -> CopyTurn[TopicPartition]:
+        FailingQueue.turns += 1
+        if FailingQueue.turns == FailingQueue.fails_at:
+            raise ValueError("a bug")
+        return super().turn(limit, now_ms)
+
+
+def test_a_check_that_failed_is_not_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a copy without progress would keep its place for ever."""
+    monkeypatch.setattr(future_replicas, "CopyQueue", FailingQueue)
+    monkeypatch.setattr(future_replicas, "CHECKED_S", 0.01)
+    monkeypatch.setattr(FailingQueue, "turns", 0)
+    monkeypatch.setattr(FailingQueue, "fails_at", 0)
+
+    async def main() -> None:
+        disk = HeldDisk()
+        broker = Broker(tmp_path, disk, config={"reassignment.parallel.copies": 1})
+        async with started(broker) as peer:
+            broker.lead("t", 3)
+            for hosted in all_of(broker, 3):
+                fill(hosted)
+            first, second, third = all_of(broker, 3)
+            assert await alter(peer, broker.other(first), "t", 0) is OK
+            await until(disk.held.is_set)
+            assert await alter(peer, broker.other(second), "t", 1) is OK
+            await until(lambda: FailingQueue.turns > 4)  # only a check has so many
+            FailingQueue.fails_at = FailingQueue.turns + 1
+            await until(lambda: FailingQueue.turns >= FailingQueue.fails_at)
+            assert await alter(peer, broker.other(third), "t", 2) is OK
+            await until(lambda: FailingQueue.turns > FailingQueue.fails_at + 4, 10)
+            disk.may_go.set()
+            await until(lambda: not len(broker.broker.future_replicas))
 
     run(main())

@@ -24,7 +24,7 @@ An event of a copy:
 | more was copied, or the log changed meanwhile | goes on | |
 | little is left | is to take the place of the log | |
 | it took the place | ends | is the replica |
-| no directory can be made for it | ends | is removed |
+| a request began it, and no directory can be made | ends | is removed |
 | no space in its directory | rests, without a place, and is tried again | stays |
 | its directory failed | ends | stays, out of service |
 | the directory of the log failed, or the log is damaged | ends | stays |
@@ -36,7 +36,7 @@ A copy that a start finds:
 |---|---|
 | none, and a log directory cannot be used: it may be there | stays |
 | none; of another topic id; in the same directory | is removed |
-| any other | goes on |
+| any other | goes on; without space for its directory it rests, and that stays |
 
 One whose ``partition.metadata`` is missing or torn, as a kill or a power loss leaves it, goes on,
 too: what a copy has is compared with its replica, and never believed.

@@ -10,6 +10,7 @@ written again then.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
     from tidelog.storage.checkpoints import PartitionMetadata
     from tidelog.storage.directory.log_directory import LogDirectory
 
+logger = logging.getLogger(__name__)
+
 PER_TRIP = 256
 """Most directories that one trip of a thread makes, with one sync of their names."""
 
-Made = asyncio.Future["OSError | None"]
+Made = asyncio.Future["Exception | None"]
 
 
 @dataclass(eq=False, slots=True)
@@ -40,10 +43,10 @@ class Beginning:
     directory: LogDirectory
     path: str
     metadata: PartitionMetadata
-    ended: Callable[[OSError | None], OSError | None]
+    ended: Callable[[Exception | None], Exception | None]
     """Called after the trip that made it, or failed to; returns the result of ``made``."""
     made: Made = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    error: OSError | None = None
+    error: Exception | None = None
 
 
 class FuturePlaces:
@@ -86,7 +89,9 @@ class FuturePlaces:
                 trip = [waiting.popleft() for _ in range(min(PER_TRIP, len(waiting)))]
                 try:
                     await self._log_work.run(None, _making(self._disk, directory, trip))
-                except OSError as error:
+                except Exception as error:
+                    if not isinstance(error, OSError):
+                        logger.exception("no copy begins in %(path)s", {"path": directory.path})
                     for beginning in trip:
                         beginning.error = beginning.error or error
                 for beginning in trip:
@@ -94,15 +99,24 @@ class FuturePlaces:
         finally:
             del self._waiting[directory.path]
             for beginning in (*trip, *waiting):
-                beginning.made.cancel()  # of those that a stop of the broker leaves
+                if not beginning.made.done():  # a stop of the broker leaves it
+                    self._close(beginning)
+                    beginning.made.cancel()
 
     def _end(self, beginning: Beginning) -> None:
-        error = beginning.ended(beginning.error)
+        try:
+            error = beginning.ended(beginning.error)
+        except Exception as failure:
+            logger.exception("no copy begins in %(path)s", {"path": beginning.path})
+            error = failure
+        self._close(beginning)
+        beginning.made.set_result(error)
+
+    def _close(self, beginning: Beginning) -> None:
         mates = self._open[beginning.key]
         mates.remove(beginning)
         if not mates:
             del self._open[beginning.key]
-        beginning.made.set_result(error)
 
 
 def _making(disk: Disk, directory: LogDirectory, trip: Sequence[Beginning]) -> Work[None]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.partitions.copy_rate import CopyRate
 from tidelog.broker.partitions.future_places import Beginning, FuturePlaces, Made
@@ -80,6 +80,7 @@ class FutureReplica:
 
     hosted: HostedPartition
     target: LogDirectory
+    was_left: bool = False  # by an earlier process: its request was answered
     mirror: Mirror | None = None
     is_wanted: bool = True
     unsound: int = 0
@@ -137,11 +138,9 @@ class FutureReplicas:
     def start(self) -> None:
         """Go on with the copies that an earlier process left, or remove them."""
         # A directory that cannot be read may hold the replica of which this is a copy (promise 20).
-        usable = not self._partitions.away
-        for directory in self._partitions.directories:
-            if directory.failed is not None:
-                usable = False
-        for directory in self._partitions.directories:
+        directories = self._partitions.directories
+        usable = not self._partitions.away and all(d.failed is None for d in directories)
+        for directory in directories:
             for key, path in list(directory.futures.items()):
                 hosted = self._partitions.get(*key)
                 local = None if hosted is None else self._local(hosted)
@@ -153,7 +152,7 @@ class FutureReplicas:
                     logger.info("%(path)s is removed: it is no copy of a replica", {"path": path})
                     self._remove(directory, key, directory.futures.pop(key))
                 else:
-                    self._begin(hosted, directory)
+                    self._begin(hosted, directory, True)
 
     async def close(self) -> None:
         """Stop all; the next start goes on with them."""
@@ -204,8 +203,8 @@ class FutureReplicas:
 
     # -- one copy
 
-    def _begin(self, hosted: HostedPartition, target: LogDirectory) -> None:
-        copy = self._copies[hosted.key] = FutureReplica(hosted, target)
+    def _begin(self, hosted: HostedPartition, target: LogDirectory, was_left: bool = False) -> None:
+        copy = self._copies[hosted.key] = FutureReplica(hosted, target, was_left)
         logger.info(
             "%(partition)s moves from %(from_dir)s to %(to_dir)s: %(size)d bytes",
             {
@@ -216,29 +215,34 @@ class FutureReplicas:
             },
         )
         assert hosted.log.metadata is not None
-        key = hosted.key
-        if key not in target.futures:
-            target.futures[key] = places.new_path(target, key, self._seams.new_uuid())
-        path = target.futures[key]
+        if hosted.key not in target.futures:
+            target.futures[hosted.key] = places.new_path(target, hosted.key, self._seams.new_uuid())
+        path = target.futures[hosted.key]
         made = partial(self._begun, copy, path)
-        self._places.add(Beginning(key, target, path, hosted.log.metadata, made))
+        self._places.add(Beginning(hosted.key, target, path, hosted.log.metadata, made))
 
-    def _begun(self, copy: FutureReplica, path: str, error: OSError | None) -> OSError | None:
+    def _begun(self, copy: FutureReplica, path: str, error: Exception | None) -> Exception | None:
         """Go on with a copy when its directory was made, or ``error`` says why not; return what
         its request is answered with: one that was replaced meanwhile has not failed."""
         if not copy.is_wanted:
             self._remove(copy.target, copy.hosted.key, path)
             return None
-        if error is None:
-            task = asyncio.get_running_loop().create_task(self._run(copy), name="future-replica")
-            self._tasks[task] = copy.hosted.key
-            task.add_done_callback(self._tasks.pop)
-        elif isinstance(error, FileNotFoundError) or copy.target.resources.is_full(error):
-            self._end(copy, MoveEvent.NOT_MADE)
-        else:
-            copy.target.resources.fail(f"{path} cannot be made: {error}")
+        resources, is_missing = copy.target.resources, isinstance(error, FileNotFoundError)
+        if isinstance(error, OSError) and not (is_missing or resources.is_full(error)):
+            resources.fail(f"{path} cannot be made: {error}")
             self._end(copy, MoveEvent.TARGET_FAILED)
+        elif error is None or copy.was_left:
+            # A move that was answered is not given up for want of space: it rests (``_prepare``).
+            self._spawn(self._run(copy), copy.hosted.key, "future-replica")
+            return None
+        else:
+            self._end(copy, MoveEvent.NOT_MADE)
         return error
+
+    def _spawn(self, work: Coroutine[Any, Any, None], key: TopicPartition, name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks[task] = key
+        task.add_done_callback(self._tasks.pop)
 
     async def _run(self, copy: FutureReplica) -> None:
         try:
@@ -248,8 +252,7 @@ class FutureReplicas:
                     self._let_go(copy)
                     await asyncio.sleep(REST_S)
                 await self._until_placed(copy)
-                takes_place = following is Next.TAKE_PLACE
-                part = self._take_place if takes_place else self._copy_more
+                part = self._take_place if following is Next.TAKE_PLACE else self._copy_more
                 following = NEXT[await self._event_of(copy, part)]
         except Exception:
             logger.exception("the copy of %(partition)s ends", {"partition": copy.hosted.key})
@@ -264,16 +267,17 @@ class FutureReplicas:
             if not self._queue.has_place(key):
                 self._let_go(copy, stays=True)
                 if self._checking is None:
-                    checks = self._check_places()
-                    self._checking = asyncio.get_running_loop().create_task(checks)
+                    self._checking = asyncio.get_running_loop().create_task(self._check_places())
                 await copy.placed.wait()
 
     async def _check_places(self) -> None:
         """Give the places of copies without progress to those that wait: one timer for all."""
-        while self._queue.waiting:
-            await asyncio.sleep(CHECKED_S)
-            self._give_places()
-        self._checking = None
+        try:
+            while self._queue.waiting:
+                await asyncio.sleep(CHECKED_S)
+                self._give_places()
+        finally:
+            self._checking = None
 
     def _give_places(self) -> None:
         limit = self._dynamic.number(PARALLEL_COPIES, self._configs.reassignment_parallel_copies)
@@ -471,11 +475,7 @@ class FutureReplicas:
         except OSError as error:
             directory.resources.fail(f"{path} cannot be removed: {error}")
             return
-        task = asyncio.get_running_loop().create_task(
-            self._forget(directory), name="future-replica-removed"
-        )
-        self._tasks[task] = key
-        task.add_done_callback(self._tasks.pop)
+        self._spawn(self._forget(directory), key, "future-replica-removed")
 
     async def _forget(self, directory: LogDirectory) -> None:
         """Make a removal durable: a power loss must not bring back a copy that has ended."""
