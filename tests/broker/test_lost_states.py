@@ -14,6 +14,7 @@ import pytest
 from tests.support.isr_grants import altered
 from tests.support.lone_broker import until
 from tests.support.transaction_broker import ID, Session, TransactionBroker, partitions
+from tidelog.broker.data_loss import handling
 from tidelog.broker.transactions import transaction_coordinator
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
@@ -166,3 +167,51 @@ def test_without_a_loss_nothing_is_fenced(tmp_path: Path) -> None:
         assert await broker.add(producer, ("t", 0)) == [E.NONE]
 
     run(tmp_path, story)
+
+
+def test_below_the_level_an_empty_log_has_nothing_to_settle(tmp_path: Path) -> None:
+    """Older clusters have the topic too: Metadata and CreateTopics could create it."""
+
+    async def story(world: World) -> None:
+        world.broker.broker.cluster_level.take("1.5")
+        hosted = world.lose(world.broker.broker.partitions.get("__transaction_state", 0), 5)
+        await until(lambda: world.controller.handled == [hosted.leader_epoch])
+        assert world.broker.broker.cluster_level.offers_transactions is False
+
+    run(tmp_path, story)
+
+
+def test_below_the_level_what_a_log_has_waits_for_the_level_without_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(world: World) -> None:
+        broker, attempts = world.broker, 0
+        await broker.init()
+        settled = broker.broker.transactions.settled
+
+        async def counted(hosted: Any) -> str | None:
+            nonlocal attempts
+            attempts += 1
+            return await settled(hosted)
+
+        monkeypatch.setattr(broker.broker.transactions, "settled", counted)
+        broker.broker.cluster_level.take("1.5")
+        hosted = world.lose(broker.broker.partitions.get("__transaction_state", 0), 5)
+        debts = broker.broker.data_loss.debts.owed
+        await until(lambda: debts[hosted].is_deferred)
+        # Meanwhile the loss of another partition is handled, from its report to its end.
+        ordinary: Any = broker.broker.partitions.get("t", 0)
+        broker.broker.partitions.apply(
+            ordinary, replace(ordinary.state, leader_epoch=1, has_debt=True)
+        )
+        await until(lambda: world.controller.handled == [1])
+        assert attempts == 1
+        world.controller.handled.clear()
+        broker.broker.cluster_level.take("1.6")
+        await until(lambda: world.controller.handled == [hosted.leader_epoch])
+        assert attempts == 2 and (await broker.describe()).producer_epoch == MAX_EPOCH
+
+    monkeypatch.setattr(handling, "RETRY_MS", 1)
+    run(tmp_path, story)
+    (line,) = (x for x in caplog.records if "data-loss handling waits" in x.getMessage())
+    assert "__transaction_state-0" in line.getMessage()

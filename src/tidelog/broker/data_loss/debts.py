@@ -26,6 +26,8 @@ class Debt:
     due_ms: int = 0
     failures: int = 0
     is_handled: bool = False
+    is_deferred: bool = False
+    """It waits for the level of the cluster, and is due once that has come."""
 
 
 class Debts:

@@ -14,8 +14,9 @@ abort what is open and carry out what is decided (decision 0138) |
 
 Markers of transactions wait for leaders, and may need longer than a routine: they go on meanwhile,
 and the routine fails until all of them are written. A routine that fails leaves the flag set and
-runs again after a pause that grows up to ``RETRY_MAX_MS``, without a limit of attempts. A leader in
-a new epoch starts with the first routine. Memory grows with the partitions that need handling.
+runs again after a pause that grows up to ``RETRY_MAX_MS``, without a limit of attempts. What waits
+for the level of the cluster (decision 0138) is not tried before that. A leader in a new epoch
+starts with the first routine. Memory grows with the partitions that need handling.
 """
 
 from __future__ import annotations
@@ -76,6 +77,12 @@ class SettlesTransactions(Protocol):
 
     async def settled(self, partition: HostedPartition, /) -> str | None:
         """End what a loss has left open or decided; return why that is not done yet, if so."""
+
+    def awaits_level(self, partition: HostedPartition, /) -> bool:
+        """Whether that waits until the level of the cluster has transactions."""
+
+    def when_level_changes(self, follow: Callable[[], None], /) -> None:
+        """Call ``follow`` after each change of that level."""
 
 
 Failures = Mapping["HostedPartition", str]
@@ -162,6 +169,7 @@ class DataLoss:
         self._clock = clock
         self._wake = {kind: asyncio.Event() for kind in PartitionKind}
         self._tasks: list[asyncio.Task[None]] = []
+        transactions.when_level_changes(self._wake[PartitionKind.TRANSACTIONS].set)
 
     def __len__(self) -> int:
         """How many partitions led here need handling, or its confirmation by the controller."""
@@ -225,7 +233,9 @@ class DataLoss:
         return [
             (partition, debt)
             for partition, debt in self._debts.items()
-            if not debt.is_handled and kind_of(partition.topic) is kind
+            if not debt.is_handled
+            and kind_of(partition.topic) is kind
+            and not (debt.is_deferred and self.transactions.awaits_level(partition))
         ]
 
     def _until_due_ms(self, kind: PartitionKind) -> int | None:
@@ -241,7 +251,12 @@ class DataLoss:
         for name, routine in ROUTINES[kind]:
             failures = await self._run(routine, list(debts))
             for partition, why in failures.items():
-                self._put_off(debts.pop(partition), partition, f"{name}: {why}")
+                debt = debts.pop(partition)
+                is_settling = routine is settle_transactions
+                if is_settling and self.transactions.awaits_level(partition):
+                    _defer(debt, partition)
+                else:
+                    self._put_off(debt, partition, f"{name}: {why}")
             if not debts:
                 return
         for partition, debt in debts.items():
@@ -276,3 +291,14 @@ class DataLoss:
                 "%(partition)s: data-loss handling, %(why)s (%(times)d)",
                 {"partition": partition.key, "why": why, "times": times},
             )
+
+
+def _defer(debt: Debt, partition: HostedPartition) -> None:
+    """Leave a debt until the level of the cluster changes: one line in the log, and no attempt."""
+    if not debt.is_deferred:
+        logger.warning(
+            "%(partition)s: data-loss handling waits until the level of the cluster has "
+            "transactions",
+            {"partition": partition.key},
+        )
+    debt.is_deferred = True

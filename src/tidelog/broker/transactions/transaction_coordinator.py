@@ -89,6 +89,15 @@ class TransactionCoordinator:
             if hosted.leadership is not None:
                 self.coordinator.lead(hosted)
 
+    def awaits_level(self, hosted: HostedPartition) -> bool:
+        """Whether what a loss leaves in a partition can be settled only once transactions are
+        offered: they are not, and its log has states all the same."""
+        return self._level.offers_transactions is False and hosted.end_offset > hosted.start_offset
+
+    def when_level_changes(self, follow: Callable[[], None]) -> None:
+        """Let ``follow`` be called after each change of whether transactions are offered."""
+        self._level.when_changed.append(follow)
+
     def send_with(self, markers: SendsMarkers) -> None:
         """Let this send markers, also those of decisions that were carried out before.
 
@@ -103,7 +112,11 @@ class TransactionCoordinator:
         is decided (KIP-704); return None when all of it is done, otherwise why it is not.
 
         It goes on beside this call, which waits ``SETTLED_S`` at most, and in the next coordinator.
+        While the level has no transactions, an empty log has nothing to settle, and another one
+        waits for the level (``awaits_level``).
         """
+        if self._level.offers_transactions is False:
+            return "transactions are not offered" if self.awaits_level(hosted) else None
         coordinator, number, left = self.coordinator, hosted.partition, 0
         why = await coordinator.reloaded(hosted)
         led = coordinator.leading(number)
