@@ -42,6 +42,17 @@ class World:
     def questions(self) -> int:
         return self.broker.server.router.tallies[ApiKey.LIST_TRANSACTIONS].requests
 
+    def lose_states(self, epoch: int) -> None:
+        """Lead ``__transaction_state`` after an unclean election, alone: nothing is committed."""
+        self.broker.lead_state(epoch=epoch - 1, leader=2)
+        led = {"leader": 1, "leader_epoch": epoch}
+        lost = {"is_unclean_leader": True, "has_debt": True, "isr": (1,), "replicas": (1, 2, 3)}
+        topic: Any = self.broker.broker.metadata.topic("__transaction_state")
+        for number in range(self.broker.state_partitions):
+            hosted: Any = self.broker.broker.partitions.get("__transaction_state", number)
+            self.broker.broker.partitions.apply(hosted, replace(hosted.state, **led, **lost))
+            topic.partitions[number] = replace(topic.partitions[number], **led)
+
     async def until(self, done: Callable[[], bool]) -> None:
         """Check again and again until a condition holds."""
         async with asyncio.timeout(DEADLINE_S):
@@ -199,6 +210,30 @@ def test_a_batch_that_comes_meanwhile_is_not_ended_with_what_was_asked_about(
         assert not world.verdicts(), "it is open now"
 
     monkeypatch.setattr(hanging_checks, "PAUSE_MS", 1)
+    run(tmp_path, story)
+
+
+def test_what_an_id_in_doubt_has_open_is_not_ended_with_its_transaction_before(
+    tmp_path: Path,
+) -> None:
+    """An unclean coordinator lacks the beginning of the next transaction, and its fence waits for
+    followers."""
+
+    async def story(world: World) -> None:
+        broker = world.broker
+        producer = await world.decided(committed=True)
+        await world.checks.check()
+        begin(world.hosted, *producer, sequence=1)
+        world.lose_states(epoch=5)
+        await until(lambda: not broker.ids.is_loading)
+        broker.lead("t", 2, epoch=1, leader=2)
+        world.hosted = broker.lead("t", 2, epoch=2)
+        before = world.verdicts()
+        await world.checks.check()
+        assert (await broker.describe()).transaction_state == "CompleteCommit"
+        assert sum(led.table.doubtful for led in broker.ids.led()) == 1
+        assert world.questions == 2 and world.verdicts() == before and world.is_held
+
     run(tmp_path, story)
 
 

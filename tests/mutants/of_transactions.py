@@ -20,6 +20,13 @@ CHECKS = "tests/broker/test_hanging_checks.py"
 
 MUTANTS = (
     Mutant(
+        "an id in doubt says how its transaction ended",
+        "src/tidelog/broker/handlers/list_transactions.py::handle",
+        "not led.error and not led.table.doubtful",
+        "not led.error",
+        CHECKS,
+    ),
+    Mutant(
         "what one coordinator does not know is aborted before all have answered",
         "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks._states",
         "[0] < epoch for number",

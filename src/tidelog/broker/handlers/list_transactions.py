@@ -5,8 +5,9 @@
   known: an incomplete list would mislead.
 - Filters by state and by producer id; those by states that do not exist are returned, as in Kafka.
 - v1: only transactions that began longer ago than a duration.
-- v1, asked by tag 10000: the partitions that it lists, with their leader epochs. A leader that
-  finds none of a producer must know that each coordinator has answered (decision 0139).
+- v1, asked by tag 10000: the partitions that it lists, with their leader epochs, without those with
+  ids in doubt. A leader that finds none of a producer must know that each coordinator has answered
+  (decision 0139).
 - v2 has a filter by a pattern of ids and is not served.
 """
 
@@ -64,9 +65,12 @@ def handle(
                 yield size
     response = _Response(unknown_state_filters=unknown, transaction_states=listed)
     if request.include_covered:
-        # What is led no longer was perhaps listed in part.
+        # What is led no longer was perhaps listed in part. An id in doubt has perhaps a transaction
+        # that its log does not show.
         response.covered = [
-            _Response.Covered(led.hosted.partition, epoch) for led, epoch in loaded if not led.error
+            _Response.Covered(led.hosted.partition, epoch)
+            for led, epoch in loaded
+            if not led.error and not led.table.doubtful
         ]
     return response
 
