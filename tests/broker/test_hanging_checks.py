@@ -20,6 +20,7 @@ from tidelog.broker.transactions import hanging_checks
 from tidelog.broker.transactions.hanging_checks import HangingChecks
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode as E
+from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
 from tidelog.storage.log.stable import last_stable_offset
 
@@ -190,7 +191,7 @@ def test_a_batch_that_comes_meanwhile_is_not_ended_with_what_was_asked_about(
 
     async def story(world: World) -> None:
         producer = await world.decided(committed=True)
-        others = world.broker.broker.other_brokers
+        others = world.checks.others
         ask, begun = others.ask, []
 
         async def late(*of: Any) -> Any:
@@ -234,6 +235,25 @@ def test_what_an_id_in_doubt_has_open_is_not_ended_with_its_transaction_before(
         assert sum(led.table.doubtful for led in broker.ids.led()) == 1
         assert world.questions == 2 and world.verdicts() == before and world.is_held
 
+    run(tmp_path, story)
+
+
+def test_a_connection_of_before_the_level_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        broker = world.broker
+        broker.broker.cluster_level.take("1.5")
+        api = ApiKey.LIST_TRANSACTIONS
+        for others in (world.checks.others, broker.broker.other_brokers):
+            assert await others.ask(1, "this test", api, 1, [messages.ListTransactionsRequest()])
+        broker.broker.cluster_level.take("1.6")
+        await until(lambda: not broker.ids.is_loading)
+        await world.decided(committed=True)
+        await world.until(lambda: not world.is_held)
+        assert world.checks.lost == 0
+
+    monkeypatch.setattr(hanging_checks, "PAUSE_MS", 1)
     run(tmp_path, story)
 
 

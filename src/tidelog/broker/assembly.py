@@ -60,7 +60,7 @@ from tidelog.broker.partitions.unaware_notes import UnawareNotes
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.broker.partitions.verifier import QUESTION_MS, Verifier
 from tidelog.broker.role_steps import RoleSteps
-from tidelog.broker.transactions.hanging_checks import HangingChecks
+from tidelog.broker.transactions.hanging_checks import CHECK_MS, HangingChecks
 from tidelog.broker.transactions.marker_sender import Connecting, MarkerSender
 from tidelog.broker.transactions.marker_writer import MarkerWriter
 from tidelog.broker.transactions.markers import Markers
@@ -199,7 +199,8 @@ def _markers(
     transactions.send_with(sender)
     dynamic, name = given.topic_configs, "transaction.max.timeout.ms"
     limit_ms = partial(dynamic.number, name, configs.transaction_max_timeout_ms)
-    checks = HangingChecks(partitions, metadata, others, writer, limit_ms, seams.clock)
+    own = _asking_of_transactions(given, metadata, CHECK_MS)
+    checks = HangingChecks(partitions, metadata, own, writer, limit_ms, seams.clock)
     return Markers(writer, sender, checks)
 
 
@@ -262,12 +263,18 @@ def _appends(
 ) -> InspectedAppends:
     """Verifications have connections of their own: no other question holds them up."""
     configs, clock = given.configs, given.seams.clock
-    limit_ms = min(QUESTION_MS, configs.request_timeout_ms)
-    ends = metadata, configs, given.secret, given.seams.random, limit_ms
-    own = OtherBrokers(*ends, may_serve_later=True)
-    metadata.when_brokers_changed.append(own.brokers_changed)
+    own = _asking_of_transactions(given, metadata, min(QUESTION_MS, configs.request_timeout_ms))
     verifier = Verifier(metadata, own, given.topic_configs)
     return InspectedAppends(clock, background, unaware, resuming, verifier)
+
+
+def _asking_of_transactions(given: Given, metadata: MetadataCache, limit_ms: int) -> OtherBrokers:
+    """Return connections of one asker's own: coordinators serve their APIs once the level of the
+    cluster has come, so connections of an earlier time must not stay."""
+    ends = metadata, given.configs, given.secret, given.seams.random, limit_ms
+    made = OtherBrokers(*ends, may_serve_later=True)
+    metadata.when_brokers_changed.append(made.brokers_changed)
+    return made
 
 
 def _partitions(given: Given, commit: GroupCommit) -> Partitions:

@@ -61,6 +61,10 @@ DESCRIBED_AT_ONCE = 50
 LATE_AFTER_MS = 300_000
 """A transaction is late when it is open for so long after the longest time-out, as in Kafka."""
 
+CHECK_MS = 5_000
+"""Limit of ListTransactions to one coordinator, which reads all of its ids; and of all the
+DescribeTransactions that follow, together."""
+
 WRITTEN_MS = 5_000
 """Wait of a check for the commits of its markers."""
 
@@ -110,7 +114,8 @@ class HangingChecks:
     ) -> None:
         self._partitions = partitions
         self._metadata = metadata
-        self._others = others
+        self.others = others
+        """What the coordinators are asked with, and nothing else."""
         self._writer = writer
         self._max_timeout_ms = max_timeout_ms
         self._clock = clock
@@ -129,6 +134,7 @@ class HangingChecks:
         """Stop; the next leader checks."""
         if self._task is not None:
             await call_off([self._task])
+        self.others.close()
 
     async def _run(self) -> None:
         while True:
@@ -276,7 +282,7 @@ class HangingChecks:
         asked = messages.ListTransactionsRequest(
             producer_id_filters=sorted(producer_ids), include_covered=True
         )
-        answers = await self._others.ask(broker, PURPOSE, ApiKey.LIST_TRANSACTIONS, 1, [asked])
+        answers = await self.others.ask(broker, PURPOSE, ApiKey.LIST_TRANSACTIONS, 1, [asked])
         if not answers or answers[0].error_code:
             return {}, {}
         covered = {each.partition_index: each.leader_epoch for each in answers[0].covered}
@@ -290,7 +296,7 @@ class HangingChecks:
             for first in range(0, len(names), DESCRIBED_AT_ONCE)
         ]
         api = ApiKey.DESCRIBE_TRANSACTIONS
-        for answer in await self._others.ask(broker, PURPOSE, api, 0, requests) if names else ():
+        for answer in await self.others.ask(broker, PURPOSE, api, 0, requests) if names else ():
             for each in answer.transaction_states:
                 described[each.transactional_id] = described[each.transactional_id][0], each
         return covered, described
