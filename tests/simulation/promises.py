@@ -65,6 +65,8 @@ RULES = {
     "a_move_is_answered": "docs/design/moving.md",
     "no_copy_is_left_over": "docs/design/moving.md",
     "no_doubt_outlives_faults": "docs/design/elastic.md",
+    "nothing_is_refused_for_good": "docs/decisions/0142-before-its-level-is-known-a-broker-refuses-"
+    "nothing-for-good.md",
     "a_fence_is_written_once": "docs/design/elastic.md",
     "no_removal_during_a_resize": "docs/design/elastic.md",
     "one_owner_in_a_generation": "Kafka's group protocol",

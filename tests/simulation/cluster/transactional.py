@@ -90,6 +90,7 @@ class Transactional:
         answer = await self.outside.ask_anyone(request)
         found = answer.coordinators[0]
         if found.error_code:
+            self.count(f"FindCoordinator {ErrorCode(found.error_code).name}")
             raise ConnectionLost(ErrorCode(found.error_code).name)
         return await connect(found.host, found.port, connect_timeout_ms=CONNECT_MS)
 

@@ -447,10 +447,7 @@ class Instance:
             raise InstanceEnded
 
     async def _raise_epoch(self) -> None:
-        # No coordinator of a group asks whether a transaction still has the group's partition: a
-        # TxnOffsetCommit that came late would stay pending.
-        former = self.former
-        before = [x for x in former if not isinstance(x[1], messages.TxnOffsetCommitRequest)]
+        before = self.former
         await self.initialize(claims=True)
         if before and self.rng.random() < 0.6:
             self.writer.start(

@@ -14,6 +14,7 @@ from tests.simulation.planted.search import Patch, Planted, directed
 from tests.simulation.scenarios.course import Course
 from tests.support.isolation import UNCOMMITTED
 from tidelog.broker.fetching import fetch_fast_path, partition_reads, read_positions
+from tidelog.broker.metadata.cluster_level import ClusterLevel
 from tidelog.broker.partitions import read_limit, waiters
 from tidelog.broker.partitions.joining import Joining
 from tidelog.broker.partitions.verifier import Verifier
@@ -126,6 +127,17 @@ def load_no_decision(patch: Patch) -> None:
     patch.setattr(TransactionTable, "settle", half)
 
 
+def refuse_before_the_level_is_known(patch: Patch) -> None:
+    """A broker that has just started refuses transactions as below their level."""
+    begin = ClusterLevel.__init__
+
+    def refusing(self: Any) -> None:
+        begin(self)
+        self.offers_transactions = False
+
+    patch.setattr(ClusterLevel, "__init__", refusing)
+
+
 def read_uncommitted(patch: Patch) -> None:
     """The control: a reader that asks for all records, and gets no list of aborted ones."""
     patch.setattr(transactional_readers, "COMMITTED", UNCOMMITTED)
@@ -142,11 +154,18 @@ BUSY = transactional(
     seconds=20.0,
     end_seconds=22.0,
 )
+CUT = transactional(
+    {"kill_broker": 3.0, "cut": 6.0, "isolate": 3.0},
+    pause=(0.05, 0.5),
+    seconds=20.0,
+    end_seconds=22.0,
+)
 SELDOM = transactional({"kill_broker": 1.0}, pause=(3.0, 6.0))
 
 PLANTED = (
-    Planted(send_markers_before_the_decision_is_durable, WHOLE, BUSY, first_seed=10),
+    Planted(send_markers_before_the_decision_is_durable, WHOLE, CUT, first_seed=3),
     Planted(forget_a_partition, STABLE, SELDOM),
+    Planted(refuse_before_the_level_is_known, ("nothing_is_refused_for_good",), BUSY),
     Planted(raise_no_epoch_at_a_timeout, WHOLE, SELDOM),
     Planted(skip_the_verification, (*ABORTED, *STABLE), SELDOM),
     Planted(judge_once, (*ABORTED, *STABLE), SELDOM),

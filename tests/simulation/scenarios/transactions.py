@@ -26,6 +26,7 @@ from tests.simulation.cluster.transactional import (
 )
 from tests.simulation.cluster.transactional_readers import (
     CommittedReader,
+    Deleted,
     delete_records,
     ends_of,
     position_of,
@@ -43,8 +44,12 @@ from tests.simulation.scenarios.course import Course
 from tests.simulation.scenarios.result import Result
 from tests.simulation.transaction_history import Verdict
 from tidelog.client.errors import ClientError
+from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import COMING
 from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+
+NOT_OFFERED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+"""What clients get below the level of transactions: stock producers end with it."""
 
 SECONDS, END_SECONDS = 18.0, 22.0
 COMPANY_SHARE = 0.15
@@ -152,14 +157,7 @@ class TransactionsRun(ClusterRun):
         self.found += [
             f"the_stable_offset_follows: not in {STABLE_SECONDS} s after the last fault: {line}"
             for name, line in unstable.items()
-            if not self._may_hang(name)
         ]
-
-    def _may_hang(self, partition: str) -> bool:
-        """Whether a loss of records may leave a transaction open: no leader asks coordinators after
-        an unclean election yet."""
-        lost = self.verdict.not_clean
-        return partition in lost or any(name.startswith(TRANSACTIONS_TOPIC) for name in lost)
 
     async def _watermarks(self) -> dict[str, int]:
         """Return the watermark of each partition whose leader answers, as the faults have ended."""
@@ -203,14 +201,13 @@ class TransactionsRun(ClusterRun):
         watermarks = await self._watermarks()
         unstable = await until_stable(setting, watermarks, STABLE_SECONDS)
         self.found += [
-            f"the_stable_offset_follows: at rest {line}"
-            for name, line in unstable.items()
-            if not self._may_hang(name)
+            f"the_stable_offset_follows: at rest {line}" for name, line in unstable.items()
         ]
         for where in setting.places:
             try:
                 async with asyncio.timeout(REST_SECONDS):
-                    await self._read_at_the_end(where)
+                    while not await self._read_at_the_end(where):
+                        pass
             except TimeoutError:
                 line = f"{where.name} is not readable up to its end at each replica"
                 self.found.append(f"the_stable_offset_follows: at rest {line}")
@@ -219,13 +216,21 @@ class TransactionsRun(ClusterRun):
         for task in self._transactional_work:
             task.cancel()
 
-    async def _read_at_the_end(self, where: ClusterTarget) -> None:
-        """Each replica has the same committed records as the leader."""
-        finals = self.setting.history.finals
-        self.setting.history.starts[where.name] = await start_of(self.setting, where)
-        whole = finals[where.name] = await read_committed_whole(self.setting, where)
-        for host in replicas_of(where):
-            found = await read_committed_whole(self.setting, where, host)
+    async def _read_at_the_end(self, where: ClusterTarget) -> bool:
+        """Each replica has the same committed records as the leader. Return False if one of them
+        starts later: a DeleteRecords that was not answered may have reached it only."""
+        finals, hosts = self.setting.history.finals, replicas_of(where)
+        starts = self.setting.history.starts
+        starts[where.name] = max(await start_of(self.setting, where), starts.get(where.name, 0))
+        try:
+            whole = finals[where.name] = await read_committed_whole(self.setting, where)
+            copies = {host: await read_committed_whole(self.setting, where, host) for host in hosts}
+        except Deleted as later:
+            if self._deleting is None:
+                raise
+            starts[where.name] = later.start
+            return False
+        for host, found in copies.items():
             if found != whole:
                 more, less = (
                     sorted(found.keys() - whole.keys()),
@@ -236,6 +241,7 @@ class TransactionsRun(ClusterRun):
                     f"{name}: {host} serves {more[:5]} of {where.name} more than its "
                     f"leader, {less[:5]} less"
                 )
+        return True
 
     async def _look_at_position(self, name: str) -> None:
         last = ""
@@ -249,11 +255,15 @@ class TransactionsRun(ClusterRun):
             else:
                 self.setting.history.last_positions[name] = position
                 return
-        if not self._may_hang(f"{OFFSETS_TOPIC}-0"):
-            self.found.append(f"the_stable_offset_follows: at rest the group of {name}: {last}")
+        self.found.append(f"the_stable_offset_follows: at rest the group of {name}: {last}")
 
     def _judge(self) -> None:
         self.found += transaction_checkers.violations(self.setting.history, self.verdict.not_clean)
+        self.found += [
+            f"nothing_is_refused_for_good: the cluster is at level {COMING.name}: {what}"
+            for what in sorted(self.setting.counts)
+            if what.endswith(NOT_OFFERED.name)
+        ]
         for reader in self.committed:
             if reader.above_stable:
                 line = f"a reader got {reader.above_stable[:5]}, above the last stable offset"
