@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import tidelog
 from tests.support import clients
 from tests.support.node import Node
-from tests.support.processes import DEADLINE_S
+from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import TidelogNode
 from tests.support.transaction_calls import (
     PARTITIONS,
@@ -335,6 +336,44 @@ def test_the_context_aborts_when_it_raises(bootstrap: str, topic: str) -> None:
         assert await read(bootstrap, topic) == ["d"]
 
     limited(run())
+
+
+def test_a_commit_that_is_late_with_its_records_is_aborted(
+    node: Node, bootstrap: str, topic: str
+) -> None:
+    with tidelog.Producer(
+        bootstrap_servers=bootstrap, transactional_id=uuid.uuid4().hex, max_block_ms=3_000
+    ) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send(topic, b"a", partition=0)
+        with (
+            pytest.raises(
+                TransactionAbortableError, match=r"abort_transaction\(\) again"
+            ) as raised,
+            frozen(node),
+            producer.transaction(),
+        ):
+            producer.send(topic, b"b", partition=0)
+        assert isinstance(raised.value.__cause__, KafkaTimeoutError)
+        wait_until(lambda: is_aborted(producer), DEADLINE_S, "it is aborted", 0)
+        with producer.transaction():
+            producer.send(topic, b"c", partition=0)
+        limited(until_all_is_stable(bootstrap, topic))
+
+    async def check() -> None:
+        assert await read(bootstrap, topic) == ["a", "c"]
+
+    limited(check())
+
+
+def is_aborted(producer: tidelog.Producer) -> bool:
+    """Abort; False when the time of the call did not suffice."""
+    try:
+        producer.abort_transaction()
+    except KafkaTimeoutError:
+        return False
+    return True
 
 
 def test_a_cluster_without_transactions_says_so_at_once(tmp_path: Path) -> None:

@@ -262,18 +262,23 @@ class Producer:
     async def transaction(self) -> AsyncIterator[None]:
         """``async with producer.transaction():`` begins, and commits at the end.
 
-        An exception aborts the transaction and goes on. KafkaTimeoutError of the commit leaves its
-        outcome open: ``commit_transaction`` finds it out.
+        An exception aborts the transaction and goes on. A commit that does not end in time while
+        records wait is aborted: TransactionAbortableError. Its KafkaTimeoutError leaves the outcome
+        open: ``commit_transaction`` finds it out.
         """
         await self.begin_transaction()
+        rules, commits = self._transactions.rules, False
         try:
             yield
+            commits = True
             await self.commit_transaction()
-        except BaseException:
-            if self._transactions.rules.can_abort:
+        except BaseException as error:
+            if rules.can_abort:
                 # The first error counts: a later abort says why this one did not succeed.
                 with contextlib.suppress(ClientError):
                     await self.abort_transaction()
+                if commits and isinstance(error, GaveUp):
+                    raise rules.late_commit() from error
             raise
 
     async def prepare(self) -> PreparedTransaction | None:

@@ -25,7 +25,7 @@ from tidelog.aio.producer_configs import ProducerConfigs
 from tidelog.blocking.derived_methods import ProducerMethods
 from tidelog.blocking.loop import ClientLoop
 from tidelog.blocking.send_future import FutureRecordMetadata
-from tidelog.client.errors import ClientError, WrongState
+from tidelog.client.errors import ClientError, GaveUp, WrongState
 from tidelog.client.producing.sender import RECORD_OVERHEAD_BYTES
 from tidelog.records.record import Header
 
@@ -143,19 +143,23 @@ class Producer(ProducerMethods):
     def transaction(self) -> Iterator[None]:
         """``with producer.transaction():`` begins, and commits at the end.
 
-        An exception aborts the transaction and goes on. KafkaTimeoutError of the commit leaves its
-        outcome open: ``commit_transaction`` finds it out.
+        An exception aborts the transaction and goes on. A commit that does not end in time while
+        records wait is aborted: TransactionAbortableError. Its KafkaTimeoutError leaves the outcome
+        open: ``commit_transaction`` finds it out.
         """
         self.begin_transaction()
+        transactions, commits = self._sender.transactions, False
         try:
             yield
+            commits = True
             self.commit_transaction()
-        except BaseException:
-            transactions = self._sender.transactions
+        except BaseException as error:
             if transactions is not None and transactions.rules.can_abort:
                 # The first error counts: a later abort says why this one did not succeed.
                 with suppress(ClientError):
                     self.abort_transaction()
+                if commits and isinstance(error, GaveUp):
+                    raise transactions.rules.late_commit() from error
             raise
 
     def _in_order(self, work: Coroutine[Any, Any, Result]) -> Result:

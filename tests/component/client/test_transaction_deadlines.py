@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
+from tests.support.network_server import until
 from tests.support.scripted_cluster import Answer, ScriptedCluster, topic, view_of
 from tidelog.aio import Producer, TopicPartition
 from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.metadata import BrokerAddress
-from tidelog.errors import TransactionAbortableError
+from tidelog.client.producing.transaction import Phase
+from tidelog.errors import (
+    IllegalStateError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 
@@ -101,3 +108,84 @@ def test_offsets_of_a_transaction_have_one_deadline_for_both_requests(is_silent:
         await producer.abort_transaction()
 
     run(answers, work)
+
+
+def ended_with(code: ErrorCode) -> Callable[[Loop], dict[type[Any], Answer]]:
+    """Nothing comes of the partitions that are added; EndTxn is answered with a code."""
+
+    def answers(loop: Loop) -> dict[type[Any], Answer]:
+        def end(*_: Any) -> Any:
+            if code is ErrorCode.CONCURRENT_TRANSACTIONS:
+                loop.skipped_s += BLOCK_MS / 1000 + 1
+            return messages.EndTxnResponse(error_code=int(code))
+
+        return {
+            messages.AddPartitionsToTxnRequest: lambda *_: loop.create_future(),
+            messages.AddOffsetsToTxnRequest: lambda *_: messages.AddOffsetsToTxnResponse(),
+            messages.TxnOffsetCommitRequest: lambda *_: messages.TxnOffsetCommitResponse(),
+            messages.EndTxnRequest: end,
+        }
+
+    return answers
+
+
+async def skip_when_flushing(producer: Producer) -> None:
+    """Let the time of a commit be over while it waits for the outcome of its records."""
+    loop, transactions = asyncio.get_running_loop(), producer.sender.transactions
+    assert isinstance(loop, Loop)
+    assert transactions is not None
+    rules = transactions.rules
+    await until(lambda: rules.phase is Phase.FLUSHING)
+    loop.skipped_s += BLOCK_MS / 1000 + 1
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "text"),
+    [
+        (ErrorCode.NONE, TransactionAbortableError, "is aborted: begin another one"),
+        (
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            TransactionAbortableError,
+            r"call abort_transaction\(\) again",
+        ),
+        (ErrorCode.PRODUCER_FENCED, ProducerFencedError, "close this producer"),
+    ],
+)
+def test_a_commit_that_is_late_with_its_records_says_what_became_of_the_abort(
+    code: ErrorCode, error: type[Exception], text: str
+) -> None:
+    async def work(producer: Producer, cluster: Coordinator) -> None:
+        with pytest.raises(error, match=text) as raised:
+            async with producer.transaction():
+                record = await producer.send("t", b"a")
+                skipping = asyncio.create_task(skip_when_flushing(producer))
+        await skipping
+        with pytest.raises((TransactionAbortableError, ProducerFencedError)):
+            await record
+        assert isinstance(raised.value.__cause__, KafkaTimeoutError)
+        assert all(not each.committed for _, each in cluster.asked_for(messages.EndTxnRequest))
+        if error is ProducerFencedError:
+            with pytest.raises(ProducerFencedError):
+                await producer.begin_transaction()
+            return
+        if code is not ErrorCode.NONE:
+            cluster.answers[messages.EndTxnRequest] = lambda *_: messages.EndTxnResponse()
+            await producer.abort_transaction()
+        async with producer.transaction():
+            await producer.send_offsets_to_transaction(WRITTEN, "g")
+
+    run(ended_with(code), work)
+
+
+def test_a_commit_whose_outcome_is_open_can_be_committed_again() -> None:
+    async def work(producer: Producer, cluster: Coordinator) -> None:
+        with pytest.raises(KafkaTimeoutError, match="commit_transaction again"):
+            async with producer.transaction():
+                await producer.send_offsets_to_transaction(WRITTEN, "g")
+        with pytest.raises(IllegalStateError, match="outcome of the commit is open"):
+            await producer.abort_transaction()
+        cluster.answers[messages.EndTxnRequest] = lambda *_: messages.EndTxnResponse()
+        await producer.commit_transaction()
+        assert all(each.committed for _, each in cluster.asked_for(messages.EndTxnRequest))
+
+    run(ended_with(ErrorCode.CONCURRENT_TRANSACTIONS), work)

@@ -223,6 +223,14 @@ class ProducerTransaction:
         failure.__cause__ = self.problem
         return failure
 
+    def late_commit(self) -> ClientError:
+        """A commit did not end in time, and was given up; return what its caller is to know."""
+        if self.phase is Phase.CLOSED:
+            return self.why_not(TxnEvent.COMMIT)
+        aborted = "the transaction is aborted: begin another one"
+        then = aborted if self.phase is Phase.READY else _WHY_NOT[Phase.ABORTING]
+        return AbortTransaction(f"{self._subject}: the commit did not end in time, and {then}")
+
     def refused_end(self, error: ClientError) -> ClientError | None:
         """The coordinator has refused to end the transaction; return what the caller is to know.
 
