@@ -10,8 +10,9 @@ import pytest
 from tests.support.group_broker import GroupBroker
 from tests.support.processes import DEADLINE_S
 from tests.support.resized_topics import tell_resized
-from tidelog.cli.groups import describe
+from tidelog.cli.groups import describe, describe_all
 from tidelog.client.cluster import Cluster, ClusterSettings
+from tidelog.client.errors import ClientError
 from tidelog.client.groups.committed_offsets import Position, commit_offsets
 from tidelog.client.producing.sender import RecordSender
 from tidelog.model.topics import TopicPartition
@@ -44,6 +45,10 @@ def test_a_partition_without_a_leader_is_named_and_the_others_are_shown(
             # Its state and its members need no leader at all.
             await describe(cluster, "g", has_ends=False)
             assert not capsys.readouterr().err
+            missing: dict[str, ClientError] = {}
+            both = await describe_all(cluster, ["deleted", "g"], missing, has_ends=False)
+            assert [each["group"] for each in both] == ["g"]
+            assert not missing, "one that was deleted after it was listed"
         await lone.stop()
 
     asyncio.run(story())

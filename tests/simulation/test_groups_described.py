@@ -6,6 +6,7 @@ The frozen broker coordinates some groups, or leads partitions of their topic, a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from tests.simulation.cluster.nodes import PORT
 from tests.simulation.cluster.scripted_run import ScriptedRun
 from tidelog.cli.groups import describe_all
-from tidelog.cli.many_requests import PATIENCE_S
+from tidelog.cli.many_requests import AT_ONCE, PATIENCE_S
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError
 from tidelog.client.groups.committed_offsets import Position, commit_offsets
@@ -29,7 +30,7 @@ API_TIMEOUT_MS = 15_000
 
 
 def described(
-    seed: int, of_groups: int, of_topic: int
+    seed: int, of_groups: int, of_topic: int, groups: Sequence[str] = GROUPS
 ) -> tuple[list[dict[str, Any]], dict[str, int], float]:
     """Freeze a broker, and describe all groups; return what is shown, the frozen coordinator of
     each group that is not, and the time that it took."""
@@ -47,7 +48,7 @@ def described(
             default_api_timeout_ms=API_TIMEOUT_MS,
         )
         async with Cluster([f"{node.host}:{PORT}" for node in others], settings) as cluster:
-            for group in GROUPS:
+            for group in groups:
                 await commit_offsets(cluster, group, dict.fromkeys(PARTITIONS, Position(0)))
             await cluster.all_topics()
             run.faults.unquiet_until = asyncio.get_running_loop().time() + 60
@@ -55,7 +56,7 @@ def described(
             frozen.process.pause()
             began_s = asyncio.get_running_loop().time()
             missing: dict[str, ClientError] = {}
-            shown.extend(await describe_all(cluster, GROUPS, missing))
+            shown.extend(await describe_all(cluster, groups, missing))
             took.append(asyncio.get_running_loop().time() - began_s)
             for group, error in missing.items():
                 assert cluster.known_coordinator(group) in (None, frozen.node_id), error
@@ -75,6 +76,15 @@ def test_groups_of_a_frozen_coordinator_hold_up_no_other(seed: int) -> None:
     shown, lost, took_s = described(seed, of_groups=1, of_topic=3)
     assert {each["group"] for each in shown} | lost.keys() == set(GROUPS)
     assert len(shown) > len(lost) > 0
+    assert took_s < PATIENCE_S + 0.5
+
+
+def test_many_groups_of_a_frozen_coordinator_cost_as_much_as_one() -> None:
+    """Each ``AT_ONCE`` of them held up all others for 5 s."""
+    groups = [f"g{number:03}" for number in range(100)]
+    shown, lost, took_s = described(1, of_groups=1, of_topic=3, groups=groups)
+    assert [each["group"] for each in shown] == [group for group in groups if group not in lost]
+    assert len(shown) > len(lost) > AT_ONCE
     assert took_s < PATIENCE_S + 0.5
 
 

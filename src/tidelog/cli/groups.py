@@ -21,7 +21,7 @@ from tidelog.cli.connecting import (
     run,
 )
 from tidelog.cli.failures import explain
-from tidelog.cli.many_requests import ask_each
+from tidelog.cli.many_requests import PATIENCE_S, SharedPatience, ask_each
 from tidelog.cli.name_options import group_option, topic_option
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.refusal import WrongUsage
@@ -205,25 +205,46 @@ async def describe_all(
     *,
     has_ends: bool = True,
 ) -> list[dict[str, Any]]:
-    """Return what ``--describe --json`` shows of groups, some at a time, each within
-    ``many_requests.PATIENCE_S``; ``missing`` gets the errors of those that are not shown."""
+    """Return what ``--describe --json`` shows of groups, some of each coordinator at a time.
+
+    The groups of a silent coordinator cost ``many_requests.PATIENCE_S``, whatever their number.
+    ``missing`` gets the errors of those that are not shown. A group that was deleted after it was
+    listed is none.
+    """
     loop = asyncio.get_running_loop()
     end_s = loop.time() + ALL_ENDS_WITHIN_S
 
     def ends_timeout_ms() -> int:
         return max(LEAST_ENDS_TIMEOUT_MS, int(1000 * (end_s - loop.time())))
 
-    asked = await ask_each(
-        groups,
-        lambda group: describe(cluster, group, has_ends=has_ends, ends_timeout_ms=ends_timeout_ms),
-        "group",
-    )
+    answers: dict[str, dict[str, Any] | ClientError] = {}
+
+    async def ask(some: Sequence[str], patience: SharedPatience) -> None:
+        described = await ask_each(
+            some,
+            lambda group: describe(
+                cluster, group, has_ends=has_ends, ends_timeout_ms=ends_timeout_ms
+            ),
+            "group",
+            patience,
+        )
+        answers.update(zip(some, described, strict=True))
+
+    patience = SharedPatience(PATIENCE_S)
+    await ask_each(groups, cluster.coordinator, "group", patience)
+    # Each coordinator apart: the silence of one must not end the requests to another.
+    by_coordinator: dict[int | None, list[str]] = {}
+    for group in groups:
+        by_coordinator.setdefault(cluster.known_coordinator(group), []).append(group)
+    left_s = patience.left_s
+    await asyncio.gather(*(ask(some, SharedPatience(left_s)) for some in by_coordinator.values()))
     shown = []
-    for group, described in zip(groups, asked, strict=True):
-        if isinstance(described, ClientError):
-            missing[group] = described
-        else:
-            shown.append(described)
+    for group in groups:
+        answer = answers[group]
+        if not isinstance(answer, ClientError):
+            shown.append(answer)
+        elif not isinstance(answer, Refused) or answer.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            missing[group] = answer
     return shown
 
 

@@ -9,7 +9,7 @@ cut: a table that has no room gives up columns, folds text, or shows each row as
 | 2 | the columns stand side by side, if they fit |
 | 3 | cells of the columns in ``folds`` continue on further lines, if each has ``FOLD_AT_LEAST`` |
 | 4 | the first columns, as far as all rows have the same in them, stand once above the table |
-| 5 | a column of ``spare`` is left out, the first one first; then again from step 2 |
+| 5 | a column of ``spare`` is left out, the first one first, not the last one; again from step 2 |
 | 6 | each row is a block: a line for each column, which nothing leaves out |
 """
 
@@ -75,6 +75,8 @@ def arrange(
     attempts += [(same, dispensable[:count]) for count in range(len(dispensable) + 1)]
     for once, left_out in attempts:
         shown = [index for index in wanted if index not in left_out and index not in once]
+        if not shown:
+            continue
         widths = _widths(shown, natural, width, [columns[index] in folds for index in shown])
         if widths is not None:
             names = tuple(columns[index] for index in left_out if index not in once)

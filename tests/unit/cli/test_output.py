@@ -72,6 +72,7 @@ def test_no_character_of_a_key_or_a_number_is_ever_cut(data: st.DataObject) -> N
     width = data.draw(st.sampled_from((20, 40, *WIDTHS)))
     layout = arrange(columns, rows, width, spare, folds)
     assert set(layout.left_out) <= set(spare)
+    assert layout.shown, "a table of no column cannot be printed"
     if layout.is_blocks:
         assert not layout.left_out and not layout.once
         return
@@ -263,6 +264,20 @@ def test_without_any_room_each_row_is_a_block(terminal: Terminal, capsys: Captur
         *(f"Name   {'n' * 23}", f"{' ' * 7}nn", f"Value  {'v' * 23}", f"{' ' * 7}vv", ""),
         *("Name   m", f"Value  {'w ' * 10}w", f"{' ' * 7}{'w ' * 9}w"),
     ]
+
+
+@pytest.mark.parametrize("same", ["g", "gh"])
+def test_a_table_whose_other_columns_are_all_spare_is_blocks(
+    terminal: Terminal, capsys: Capture, same: str
+) -> None:
+    """It failed: below the line of the group no column was left."""
+    terminal(40)
+    rows = [[letter * 50, "s" * 50] for letter in (same[0], same[-1])]
+    output.print_table(["GROUP", "STATE"], rows, spare=["STATE", "GROUP"][: len(same)])
+    said = capsys.readouterr()
+    text = click.unstyle(said.out)
+    assert all(text.count(letter) >= 50 for letter in same)
+    assert text.count("s") == 100 and not said.err
 
 
 @pytest.mark.parametrize("option", ["right", "spare", "folds"])
