@@ -196,7 +196,7 @@ def test_a_batch_that_comes_meanwhile_is_not_ended_with_what_was_asked_about(
 
         async def late(*of: Any) -> Any:
             answer = await ask(*of)
-            if not begun:
+            if ApiKey.DESCRIBE_TRANSACTIONS in of and not begun:
                 begun.append(producer)
                 assert await world.broker.add(producer, ("t", 0)) == [E.NONE]
                 begin(world.hosted, *producer, sequence=1)
@@ -254,6 +254,29 @@ def test_a_connection_of_before_the_level_is_opened_again(
         assert world.checks.lost == 0
 
     monkeypatch.setattr(hanging_checks, "PAUSE_MS", 1)
+    run(tmp_path, story)
+
+
+def test_a_check_of_what_is_open_has_an_end_though_its_producer_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        producer = await world.broker.init()
+        assert await world.broker.add(producer, ("t", 0)) == [E.NONE]
+        begin(world.hosted, *producer)
+        ask, sequences = world.checks.others.ask, iter(range(1, 10))
+
+        async def late(*of: Any) -> Any:
+            answer = await ask(*of)
+            begin(world.hosted, *producer, sequence=next(sequences))
+            return answer
+
+        monkeypatch.setattr(world.checks.others, "ask", late)
+        await world.checks.check()
+        await world.checks.check()
+        assert world.questions == 1 and world.is_held and not world.verdicts()
+
+    monkeypatch.setattr(hanging_checks, "PAUSE_MS", 0)
     run(tmp_path, story)
 
 

@@ -20,6 +20,13 @@ CHECKS = "tests/broker/test_hanging_checks.py"
 
 MUTANTS = (
     Mutant(
+        "the check of a busy partition has no end",
+        "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks._end",
+        "            return verdict is Remains.OPEN\n",
+        "            return verdict is Remains.OPEN and _transaction_of(entry) == transaction\n",
+        CHECKS,
+    ),
+    Mutant(
         "an id in doubt says how its transaction ended",
         "src/tidelog/broker/handlers/list_transactions.py::handle",
         "not led.error and not led.table.doubtful",
@@ -36,8 +43,8 @@ MUTANTS = (
     Mutant(
         "a batch of the next transaction is ended with the one before",
         "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks._end",
-        "        if said is None or _transaction_of(entry) != transaction:\n",
-        "        if said is None:\n",
+        "        if _transaction_of(entry) != transaction:\n",
+        "        if False:\n",
         CHECKS,
     ),
     Mutant(

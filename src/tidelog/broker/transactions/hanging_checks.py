@@ -209,7 +209,8 @@ class HangingChecks:
         watched.next_ms = self._clock.monotonic_ms() + pause_ms
         if watched.failures == 5:
             logger.warning(
-                "open transactions of %(partition)s cannot be checked: not all coordinators answer",
+                "open transactions of %(partition)s are not checked yet: a coordinator does not "
+                "answer for all of its ids, a marker is not committed, or their producers go on",
                 {"partition": hosted.key},
             )
 
@@ -313,13 +314,16 @@ class HangingChecks:
         if entry is None or entry.open_since != transaction.first_offset:
             return True  # it has ended
         said = states[producer_id]
-        if said is None or _transaction_of(entry) != transaction:
-            # A batch that came meanwhile may be of the next transaction.
+        if said is None:
             return False
         verdict = judge(transaction, hosted.key, said)
-        return (
-            self._write(noted, verdict) if isinstance(verdict, Ends) else (verdict is Remains.OPEN)
-        )
+        if not isinstance(verdict, Ends):
+            # What its coordinator ends is checked, though its producer goes on.
+            return verdict is Remains.OPEN
+        if _transaction_of(entry) != transaction:
+            # A batch that came meanwhile may be of the next transaction.
+            return False
+        return self._write(noted, verdict)
 
     def _write(self, noted: _Noted, verdict: Ends) -> asyncio.Future[bool]:
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
