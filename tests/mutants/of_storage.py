@@ -533,6 +533,13 @@ MUTANTS = (
         "tests/broker/test_future_places.py",
     ),
     Mutant(
+        "a start on a full disk gives up a move",
+        "src/tidelog/broker/partitions/future_replicas.py::FutureReplicas._begun",
+        "        elif error is None or copy.was_left:\n",
+        "        elif error is None:\n",
+        "tests/broker/test_future_places.py::test_a_kill_after_the_response_forgets_no_move",
+    ),
+    Mutant(
         "a start forgets a move whose directory is empty",
         "src/tidelog/replication/future_replicas.py::found_at_start",
         "    if topic_id is not None and topic_id != local.topic_id:\n",
