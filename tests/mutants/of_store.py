@@ -106,8 +106,8 @@ MUTANTS = (
     Mutant(
         "notes of brokers that are no members come first",
         "src/tidelog/controller/decisions/uncertain_replicas.py::_within_room",
-        "(True, False)",
-        "(False, True)",
+        "    for wanted in range(3):\n",
+        "    for wanted in (2, 1, 0):\n",
         "tests/unit/controller/test_report_sizes.py",
     ),
     Mutant(

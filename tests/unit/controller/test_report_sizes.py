@@ -96,3 +96,13 @@ def test_notes_of_members_come_before_those_of_other_brokers() -> None:
     # A broker that is no member has no room, and takes none.
     members = after(3)
     assert {1, 2} <= set(members[0]) and members[1] == [1, 2]
+
+
+def test_an_earlier_note_comes_before_a_new_one_of_a_broker_that_is_no_member() -> None:
+    """It may be of a member that is away, of a state that no node shows to this controller. A new
+    note of an earlier partition had its room."""
+    cluster = World(1, 2, 3).cluster
+    cluster.went_back = "the store is older"
+    notes = UncertainReplicas({"t": {0: list(range(11, 10 + MOST_NOTED)), 1: [9]}})
+    cluster.past = cluster.past._replace(uncertain=notes)
+    assert noted(cluster, 3, [TopicPartition("a", 0), TopicPartition("t", 0)]) == []

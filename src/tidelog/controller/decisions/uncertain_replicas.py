@@ -29,7 +29,8 @@ from tidelog.model.topics import TopicPartition
 MOST_NOTED = 50_000
 """Replicas in the node, some 500 kB of the megabyte that a node may have. The others of more
 damaged states than that are not noted: so many are a store that has to be restored. Those that may
-be members come first: of a state that cannot be read any broker may be one that has no replica."""
+be members come first, then those that are noted already: of a state that cannot be read any broker
+may be one that has no replica."""
 
 
 def unread_states(cluster: ClusterState) -> list[TopicPartition]:
@@ -70,16 +71,24 @@ def _with(cluster: ClusterState, replicas: Sequence[tuple[TopicPartition, int]])
 def _within_room(
     cluster: ClusterState, notes: dict[TopicPartition, tuple[int, ...]]
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the notes that the node has room for, those of brokers first that a node names for the
-    partition, or that have a replica."""
+    """Return the notes that the node has room for: first those of brokers that a node names for the
+    partition, or that have a replica; then the earlier ones: their broker may have been a member
+    that is away now, of a state that this controller has never read; then the others."""
     if sum(map(len, notes.values())) <= MOST_NOTED:
         return notes
     kept: dict[TopicPartition, tuple[int, ...]] = {}
     room = MOST_NOTED
+    earlier = {tp: set(brokers) for tp, brokers in _known(cluster).items()}
     members = {tp: _members(cluster, tp, brokers) for tp, brokers in notes.items()}
-    for are_members in (True, False):
+
+    def rank(tp: TopicPartition, broker: int) -> int:
+        if broker in members[tp]:
+            return 0
+        return 1 if broker in earlier.get(tp, ()) else 2
+
+    for wanted in range(3):
         for tp, brokers in notes.items():
-            some = tuple(x for x in brokers if (x in members[tp]) is are_members)[:room]
+            some = tuple(x for x in brokers if rank(tp, x) == wanted)[:room]
             if some:
                 kept[tp] = (*kept.get(tp, ()), *some)
                 room -= len(some)
