@@ -30,9 +30,10 @@ LONGEST_MS = 1_000
 """Longest wait of one response, also when a connection breaks again and again."""
 
 LONGEST_OF_ALL_MS = 300
-"""Longest wait of a response about all topics. The controller has replaced a killed leader by then
-(``broker.session.grace.ms``). A frozen one it replaces after ``broker.silence.suspect.ms``: few
-clients that ask for everything need its partitions, and these ask again."""
+"""Longest wait of a response about all topics. The controller has mostly replaced a killed leader
+by then; not on an overloaded machine, nor with a larger ``broker.session.grace.ms``. A frozen one
+it replaces after ``broker.silence.suspect.ms``. Few clients that ask for everything need the
+partitions of these, and such clients ask again (docs/decisions/0013)."""
 
 
 class Sources(Protocol):
