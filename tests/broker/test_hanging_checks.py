@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import until
-from tests.support.marker_broker import begin, markers_of
+from tests.support.marker_broker import EPOCH, begin, markers_of
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import NOW_MS, batch
 from tests.support.transaction_broker import TransactionBroker
@@ -353,4 +353,21 @@ def test_many_transactions_are_checked_in_parts(
 
     monkeypatch.setattr(hanging_checks, "PAUSE_MS", 1)
     monkeypatch.setattr(hanging_checks, "MOST_AT_ONCE", 2)
+    run(tmp_path, story)
+
+
+def test_what_lives_does_not_keep_what_hangs_from_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        producer = await world.broker.init()
+        assert await world.broker.add(producer, ("t", 0)) == [E.NONE]
+        begin(world.hosted, *producer)
+        begin(world.hosted, STRANGER)
+        for _ in range(3):
+            await world.checks.check()
+        assert world.questions == 2 and world.checks.lost == 1
+        assert world.verdicts() == [(STRANGER, EPOCH, False)] and world.is_held
+
+    monkeypatch.setattr(hanging_checks, "MOST_AT_ONCE", 1)
     run(tmp_path, story)

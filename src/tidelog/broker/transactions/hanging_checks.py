@@ -89,6 +89,8 @@ class _Watched:
     is_due: bool
     next_ms: int = 0
     failures: int = 0
+    passed: int = NONE
+    """First offset of the last transaction that is checked, where a check had too many of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +152,14 @@ class HangingChecks:
         due = await self._due()
         noted: list[_Noted] = []
         undecided: set[HostedPartition] = set()
+        parts: dict[HostedPartition, int] = {}
         for hosted, watched in due.items():
             room = MOST_AT_ONCE - len(noted)
             if room <= 0:
                 break
             more = await self._open_in(hosted, watched)
             if len(more) > room:
-                undecided.add(hosted)
+                parts[hosted] = more[room - 1].transaction.first_offset
             noted += more[:room]
         if not noted:
             return
@@ -169,7 +172,12 @@ class HangingChecks:
             if not (end if isinstance(end, bool) else end.done() and end.result()):
                 undecided.add(each.hosted)
         for hosted in {each.hosted for each in noted}:
-            self._checked(hosted, due[hosted], hosted not in undecided)
+            if hosted in parts and hosted not in undecided:
+                # The next check goes on after this part: what lives must not keep what hangs from
+                # its turn.
+                due[hosted].passed = parts[hosted]
+            else:
+                self._checked(hosted, due[hosted], hosted not in undecided)
 
     # Which partitions ------------------------------------------------------------------------
 
@@ -202,7 +210,7 @@ class HangingChecks:
     def _checked(self, hosted: HostedPartition, watched: _Watched, is_decided: bool) -> None:
         """Take the outcome of a check: all is decided, or it is to be made again."""
         if is_decided:
-            watched.is_due, watched.failures = False, 0
+            watched.is_due, watched.failures, watched.passed = False, 0, NONE
             return
         pause_ms = int(steady(PAUSE_MS, MOST_PAUSE_MS).pause_ms(watched.failures))
         watched.failures += 1
@@ -221,12 +229,12 @@ class HangingChecks:
         for entries in pace.parts(list(hosted.log.producers.entries.values())):
             for entry in entries:
                 transaction = _transaction_of(entry)
-                if transaction is not None:
+                if transaction is not None and transaction.first_offset > watched.passed:
                     noted.append(_Noted(hosted, watched.since, transaction))
             await turn.pause()
         if not noted:
-            watched.is_due = False
-        return noted
+            watched.is_due, watched.passed = False, NONE
+        return sorted(noted, key=lambda each: each.transaction.first_offset)
 
     # What the coordinators say ---------------------------------------------------------------
 
