@@ -371,3 +371,28 @@ def test_what_lives_does_not_keep_what_hangs_from_its_turn(
 
     monkeypatch.setattr(hanging_checks, "MOST_AT_ONCE", 1)
     run(tmp_path, story)
+
+
+def test_nothing_is_judged_where_a_coordinator_changes_while_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        await world.decided(committed=True)
+        topic: Any = world.broker.broker.metadata.topic("__transaction_state")
+        ask, before = world.checks.others.ask, topic.partitions[1]
+
+        async def late(*of: Any) -> Any:
+            answer = await ask(*of)
+            topic.partitions[1] = replace(before, leader_epoch=before.leader_epoch + 1)
+            return answer
+
+        with monkeypatch.context() as patched:
+            patched.setattr(world.checks.others, "ask", late)
+            await world.checks.check()
+        assert world.questions == 1 and world.is_held
+        topic.partitions[1] = before
+        await world.until(lambda: not world.is_held)
+        assert world.checks.lost == 0
+
+    monkeypatch.setattr(hanging_checks, "PAUSE_MS", 0)
+    run(tmp_path, story)

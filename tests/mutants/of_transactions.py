@@ -20,6 +20,13 @@ CHECKS = "tests/broker/test_hanging_checks.py"
 
 MUTANTS = (
     Mutant(
+        "a coordinator that is deposed while it is asked says how a transaction ended",
+        "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks._states",
+        "        if self._coordinators() != epochs:\n",
+        "        if False:\n",
+        CHECKS,
+    ),
+    Mutant(
         "the check of a busy partition has no end",
         "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks._end",
         "            return verdict is Remains.OPEN\n",

@@ -247,6 +247,9 @@ class HangingChecks:
             return uncertain
         brokers = sorted({leader for leader, _ in epochs.values()})
         answers = await asyncio.gather(*(self._asked(each, producer_ids) for each in brokers))
+        if self._coordinators() != epochs:
+            # One of them may have been deposed before it answered, and not know it.
+            return uncertain
         newest: dict[int, tuple[int, int]] = {}
         for broker, (covered, _) in zip(brokers, answers, strict=True):
             for number, epoch in covered.items():
