@@ -301,6 +301,14 @@ ELSEWHERE = {
     "AlterPartitionReassignments": "not repeated: a former plan could come back",
     "ElectLeaders": "not repeated: an unclean election could come later",
     "IncrementalAlterConfigs": "not repeated soon: a former value could come back",
+    **dict.fromkeys(
+        ("AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"),
+        "this cluster does not offer transactions; max_block_ms bounds each call of a producer",
+    ),
+    **dict.fromkeys(
+        ("ListTransactions", "DescribeTransactions", "DescribeProducers", "WriteTxnMarkers"),
+        "commands of operators, which name the broker that does not respond",
+    ),
 }
 """Requests that are not in the table: which test has them, or why the client waits."""
 
