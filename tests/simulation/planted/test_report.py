@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.simulation import checkers, group_checkers
+from tests.simulation import checkers, group_checkers, transaction_checkers
 from tests.simulation.promises import PROMISES, RULES
 from tests.simulation.scenarios.result import Result
 from tests.simulation.seeds import run_seeds
@@ -51,6 +51,7 @@ def test_a_promise_comes_before_an_error_of_the_run() -> None:
 def test_every_finding_has_its_promise_or_rule() -> None:
     """Checkers give their names, watchers write `name: …` themselves."""
     named = {check.__name__ for check in (*checkers.ALL, *group_checkers.ALL)}
+    named |= transaction_checkers.ALL.keys()
     for path in PYTHON:
         if path.is_relative_to(ROOT / "tests" / "simulation") and "test_" not in path.name:
             for node in ast.walk(parsed(path)):
