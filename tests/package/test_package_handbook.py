@@ -55,6 +55,17 @@ NOT_RUN = {
         ),
         "it needs root, and a user that would stay on the machine",
     ),
+    **dict.fromkeys(
+        (
+            "tidelog transactions list --bootstrap-server … --duration-filter 60000",
+            "tidelog transactions describe --bootstrap-server … --transactional-id copier-7",
+            "tidelog transactions find-hanging --bootstrap-server … --topic orders",
+            "tidelog transactions abort --bootstrap-server … --topic orders --partition 3 "
+            "--start-offset 4711",
+            "tidelog transactions force-terminate --bootstrap-server … --transactional-id copier-7",
+        ),
+        "no release offers transactions yet: tests/cluster/test_cli_transactions.py runs them",
+    ),
     "tidelog server --workers 4 /etc/tidelog/server.properties": "four brokers beside this "
     "cluster are much for two cores: tests/cluster/test_workers.py runs two",
     **dict.fromkeys(
