@@ -135,7 +135,7 @@ def test_a_trigger_that_would_read_nothing_is_refused(
     ("options", "line"),
     [
         ({"startingOffset": "earliest"}, "option startingOffset does not exist"),
-        ({"subscribe": "no-such-topic"}, "topic no-such-topic cannot be read"),
+        ({"subscribe": "no-such-topic"}, "topic no-such-topic does not exist"),
         ({"kafka.bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1"),
     ],
 )
