@@ -1,7 +1,8 @@
 """The example of consume, transform, produce, which is killed while it runs: each record once.
 
 The same tests run on tidelog and on Apache Kafka. It is killed with SIGKILL, stopped with SIGSTOP
-for longer than its time-outs, and the broker that coordinates it is killed and starts again.
+for longer than its time-outs, and the broker that coordinates it is killed and starts again
+(tidelog's).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pytest
 from tests.support import clients
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.server import TidelogNode
 from tests.support.transaction_nodes import MAKES, transaction_node
 from tidelog import Consumer, Producer, TopicPartition
 
@@ -29,11 +31,21 @@ PARTITIONS = 3
 RECORDS = 3_000
 
 
-# On Apache Kafka the copier waits for ever now: UNSTABLE_OFFSET_COMMIT of its group after a kill.
-@pytest.fixture(params=[make for make in MAKES if make == "tidelog"])
+@pytest.fixture(params=MAKES)
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
     with transaction_node(request.param, tmp_path / request.param) as started:
         yield started
+
+
+def kills_of(node: Node) -> list[str]:
+    """What is killed or stopped, one after another.
+
+    Not the only broker of Apache Kafka: where it is killed with a transaction open, and that times
+    out while it starts again, its coordinator skips the markers of partitions whose leader it does
+    not know yet. The id is Empty then, and the partitions stay open: readers wait for ever.
+    """
+    kills = ["copier", "copier", "broker", "copier", "stop"]
+    return [kill for kill in kills if kill != "broker" or isinstance(node, TidelogNode)]
 
 
 class Copier:
@@ -115,7 +127,7 @@ def test_each_record_once_through_kills(node: Node, topic_name: str, tmp_path: P
 
             wait_until(is_so, 2 * DEADLINE_S, f"it goes on from {since}", 0.02)
 
-        for kill in ("copier", "copier", "broker", "copier", "stop"):
+        for kill in kills_of(node):
             goes_on(written(watch))
             if copier.has_ended():
                 break

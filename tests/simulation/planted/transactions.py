@@ -18,6 +18,8 @@ from tidelog.broker.metadata.cluster_level import ClusterLevel
 from tidelog.broker.partitions import read_limit, waiters
 from tidelog.broker.partitions.joining import Joining
 from tidelog.broker.partitions.verifier import Verifier
+from tidelog.broker.transactions.hanging_checks import HangingChecks
+from tidelog.broker.transactions.transaction_partition import TransactionPartition
 from tidelog.groups import offsets, replay
 from tidelog.groups.group import Group
 from tidelog.transactions import rules
@@ -44,6 +46,23 @@ def send_markers_before_the_decision_is_durable(patch: Patch) -> None:
         return made
 
     patch.setattr(Collected, "write", early)
+
+
+def forget_a_partition(patch: Patch) -> None:
+    """No marker is sent to the first one of several partitions, and its leader does not ask whether
+    what is open there is over: it would end it (decision 0139)."""
+    carry_out = TransactionPartition.carry_out
+
+    def fewer(self: Any, effect: Any) -> None:
+        if isinstance(effect, SendMarkers) and len(effect.partitions) > 1:
+            effect = replace(effect, partitions=effect.partitions[1:])
+        carry_out(self, effect)
+
+    async def unchecked(_: Any) -> None:
+        pass
+
+    patch.setattr(TransactionPartition, "carry_out", fewer)
+    patch.setattr(HangingChecks, "check", unchecked)
 
 
 def raise_no_epoch_at_a_timeout(patch: Patch) -> None:
@@ -151,6 +170,7 @@ SELDOM = transactional({"kill_broker": 1.0}, pause=(3.0, 6.0))
 
 PLANTED = (
     Planted(send_markers_before_the_decision_is_durable, WHOLE, CUT, first_seed=3),
+    Planted(forget_a_partition, STABLE, SELDOM),
     Planted(refuse_before_the_level_is_known, ("nothing_is_refused_for_good",), BUSY),
     Planted(raise_no_epoch_at_a_timeout, WHOLE, SELDOM),
     Planted(skip_the_verification, (*ABORTED, *STABLE), SELDOM),
