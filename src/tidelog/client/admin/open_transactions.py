@@ -10,11 +10,10 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tidelog.client.admin.transactions import describe_producers
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, error_code
-from tidelog.client.leaders import ask_leaders
-from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition, topics_field
+from tidelog.client.errors import ClientError
+from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
 MOST_IDS = 100
@@ -45,30 +44,13 @@ async def first_open(
     """Return the first open transaction of each partition that has one. ``failed`` collects the
     errors of partitions; a coordinator that does not respond names none."""
 
-    async def ask(
-        node_id: int, group: list[TopicPartition]
-    ) -> dict[TopicPartition, list[OpenTransaction] | ErrorCode]:
-        request = messages.DescribeProducersRequest
-        topics = topics_field(group, request.TopicRequest, lambda tp: tp.partition)
-        answer: messages.DescribeProducersResponse = await cluster.send(node_id, request(topics))
-        return {
-            TopicPartition(topic.name, part.partition_index): error_code(part.error_code)
-            if part.error_code
-            else [
-                OpenTransaction(one.producer_id, one.current_txn_start_offset)
-                for one in part.active_producers
-                if one.current_txn_start_offset >= 0
-            ]
-            for topic in answer.topics
-            for part in topic.partitions
-        }
-
-    described = await ask_leaders(cluster, places, ask, timeout_ms=timeout_ms, failed=failed)
-    firsts = {
-        tp: min(transactions, key=lambda one: one.first_offset)
-        for tp, transactions in described.items()
-        if transactions
-    }
+    described = await describe_producers(cluster, places, timeout_ms=timeout_ms, failed=failed)
+    firsts: dict[TopicPartition, OpenTransaction] = {}
+    for tp, active in described.items():
+        begun = [(one.open_since, one.producer_id) for one in active if one.open_since >= 0]
+        if begun:
+            offset, producer_id = min(begun)
+            firsts[tp] = OpenTransaction(producer_id, offset)
     producers = sorted({one.producer_id for one in firsts.values()})[:MOST_IDS]
     if not producers:
         return firsts

@@ -186,6 +186,7 @@ async def describe_producers(
     places: Iterable[TopicPartition],
     *,
     node_id: int | None = None,
+    timeout_ms: int | None = None,
     failed: dict[TopicPartition, ClientError] | None = None,
 ) -> dict[TopicPartition, list[ActiveProducer]]:
     """Return the producers that partitions remember, by their leaders or by one broker.
@@ -208,7 +209,7 @@ async def describe_producers(
         }
 
     if node_id is None:
-        return await ask_leaders(cluster, places, ask, failed=failed)
+        return await ask_leaders(cluster, places, ask, timeout_ms=timeout_ms, failed=failed)
     states = {}
     for tp, answer in (await ask(node_id, list(places))).items():
         if isinstance(answer, ErrorCode):
