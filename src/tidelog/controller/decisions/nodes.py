@@ -309,10 +309,12 @@ def apply(cluster: ClusterState, writes: Iterable[Write]) -> None:
 
 
 def _is_contradicted(cluster: ClusterState, put: Put) -> bool:
-    """Return whether other nodes contradict the very record of a write: it restores what the
-    controller knew, and that is no less wrong for it beside the same nodes."""
+    """Return whether other nodes contradict the very state of a write: it restores what the
+    controller knew, and that is no less wrong for it beside the same nodes. A deletion that another
+    program has written as the controller does is right with the removals of the same commit."""
     damaged = cluster.damaged.get(put.path)
-    return damaged is not None and damaged.record is not None and damaged.record == put.record
+    is_state = isinstance(put.record, PartitionState)
+    return is_state and damaged is not None and damaged.record == put.record
 
 
 def _put(cluster: ClusterState, path: str, record: Record) -> None:
