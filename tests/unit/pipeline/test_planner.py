@@ -475,6 +475,12 @@ def offsets(*of: int) -> Place:
             Place(PlaceKind.TIMESTAMP, timestamp_ms=9),
             None,
         ),
+        (
+            Place(PlaceKind.TIMESTAMPS, by_partition={"t": {0: 3, 1: 9}}),
+            Place(PlaceKind.TIMESTAMPS, by_partition={"t": {0: 3, 1: 8}}),
+            "startingOffsetsByTimestamp names 9 for t-1, after its end in option"
+            " endingOffsetsByTimestamp, 8",
+        ),
         (Place(PlaceKind.GROUP), offsets(0, 0), None),
     ],
 )

@@ -72,15 +72,16 @@ def check_order(starting: Place, ending: Place) -> None:
         begin, end = starting.timestamp_ms, ending.timestamp_ms
         if begin > end:
             raise OptionRefused(f"option startingTimestamp is {begin}, after endingTimestamp {end}")
-    if not starting.kind is ending.kind is PlaceKind.OFFSETS:
+    if starting.kind is not ending.kind or not starting.by_partition:
         return
+    first, last = _name_of("startingOffsets", starting.kind), _name_of("endingOffsets", ending.kind)
     for topic, parts in starting.by_partition.items():
         for number, begin in parts.items():
             end = ending.by_partition.get(topic, {}).get(number, LATEST)
             if begin > end >= 0:
                 raise OptionRefused(
-                    f"option startingOffsets names {begin} for {topic}-{number}, after its end in"
-                    f" option endingOffsets, {end}"
+                    f"option {first} names {begin} for {topic}-{number}, after its end in"
+                    f" option {last}, {end}"
                 )
 
 
