@@ -62,6 +62,7 @@ def test_names_sort_as_offsets_and_tell_topics_of_one_name_apart() -> None:
 
 def test_batches_form_a_chain(layout: Layout) -> None:
     write_batch(layout, 0, 0, 9)
+    (layout.inflight / "of-a-task-that-failed.staged").write_bytes(b"PAR1")
     write_batch(layout, 1, 10, 14)
     assert offsets(layout) == list(range(15))
     assert [each.rows for each in read_manifests(layout)] == [10, 5]

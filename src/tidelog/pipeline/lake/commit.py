@@ -7,7 +7,7 @@ or not at all. Ordering rule of a commit, each step durable before the next:
 2. the draft of the manifest lists the files that will be moved;
 3. the staged files are linked under their final names, which must not exist;
 4. the draft is linked under the manifest's name: now the batch is in the lake;
-5. the draft and the staged names are removed.
+5. the draft is removed, and all that is staged: tasks that failed leave files, too.
 
 So after a crash a draft names every file that may have been linked, and a file is this job's own
 when it is the same file (device and inode) as one that is staged: only such a file is ever removed.
@@ -62,8 +62,7 @@ def commit(layout: Layout, manifest: Manifest, staged: Mapping[str, Path]) -> No
         raise
     # Only now that the manifest is durable: until then the draft says what a crash has left.
     draft.unlink()
-    for now in staged.values():
-        now.unlink()
+    _empty(layout.inflight)
 
 
 def _link_files(layout: Layout, staged: Mapping[str, Path], linked: list[Path]) -> None:
@@ -137,9 +136,16 @@ def recover(layout: Layout) -> list[str]:
                     place.unlink()
                     sync(place.parent)
                     removed.append(file.path)
-    for left in (*drafts, *layout.manifests.glob(f"*{FOLDING}"), *layout.inflight.glob("*")):
+    for left in (*drafts, *layout.manifests.glob(f"*{FOLDING}")):
         left.unlink(missing_ok=True)
+    _empty(layout.inflight)
     return removed
+
+
+def _empty(inflight: Path) -> None:
+    """Remove every staged file. No task of a batch that counts writes when this is called."""
+    for left in inflight.glob("*"):
+        left.unlink(missing_ok=True)
 
 
 def check_nothing_beyond(layout: Layout, reached: Mapping[LakePartition, int]) -> None:
