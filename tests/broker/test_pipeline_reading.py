@@ -305,6 +305,26 @@ def test_a_start_by_time_after_the_target_is_no_loss(source: Source) -> None:
     assert stream.latestOffset(end, stream.getDefaultReadLimit()) is end, "the run has its target"
 
 
+def test_a_run_that_ends_commits_its_last_batch_to_its_group(source: Source) -> None:
+    """Spark commits a batch when the next one begins: after the last one of a run none does."""
+    group = {"startingOffsets": "earliest", "kafka.group.id": "g"}
+    committed: list[list[int]] = []
+
+    def commit(name: str, positions: Positions, timeout_s: float | None = None) -> None:
+        committed.append(list(positions.at.values()))
+
+    source.access().commit = commit  # type: ignore[method-assign]
+    for ends, wanted in ((False, []), (True, [[5]])):
+        stream = reader(source, **group)
+        if ends:
+            stream.prepareForTriggerAvailableNow()
+        start = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+        end = stream.latestOffset(start, stream.getDefaultReadLimit())
+        assert places(end) == [("t", 5)] and not committed
+        assert stream.latestOffset(end, stream.getDefaultReadLimit()) is end
+        assert committed == wanted
+
+
 def test_a_batch_is_planned_from_its_two_offsets(source: Source) -> None:
     """P16: a loss within it is one part of one task, reported by that task."""
     known = source.position(5, 0)

@@ -105,6 +105,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._ends and made.held and not _moves(made, positions):
             made = self._plan_for_held(positions)
         if not _moves(made, positions):
+            if self._ends:
+                # Spark commits a batch when the next one begins, and here none does. It asks for a
+                # batch after the one that ends at `start` is done.
+                self.commit(start)
             return self._with_drains_reported(start, positions)
         self._planned_at_s = time.monotonic()
         return made.end.to_json()
