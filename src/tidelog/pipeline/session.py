@@ -27,6 +27,8 @@ _DEFAULTS = {
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.python.daemon.module": "tidelog.pipeline.worker_daemon",
+    # Between Spark and its Python workers: cheaper than TCP, and no port that others can reach.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 
