@@ -89,34 +89,41 @@ def run(folder: Path, story: Callable[[World], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("inherits", [False, True])
-def test_the_debt_goes_when_all_is_fenced_and_the_markers_are_written(
+def test_the_debt_goes_when_all_is_fenced_whatever_markers_the_fences_have_to_write(
     tmp_path: Path, inherits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a later leader that was in sync, and though a routine ends before the markers."""
+    """Also of a later leader that was in sync. A decision of before the loss is carried out first,
+    and a routine ends before its markers."""
     monkeypatch.setattr(transaction_coordinator, "SETTLED_S", 0.05)
 
     async def story(world: World) -> None:
         broker = world.broker
-        producer = await broker.init()
-        assert await broker.add(producer, ("t", 0)) == [E.NONE]
-        other = await broker.init(transactional_id="idle")
+        decided = await broker.init()
+        assert await broker.add(decided, ("t", 1)) == [E.NONE]
+        assert await broker.end(decided) == E.NONE
+        opened = await broker.init(transactional_id="open")
+        assert await broker.add(opened, ("t", 0), transactional_id="open") == [E.NONE]
+        idle = await broker.init(transactional_id="idle")
         hosted = world.lose(broker.broker.partitions.get("__transaction_state", 0), 5)
+        await until(lambda: len(broker.markers.sent) == 3)
         if inherits:
-            await until(lambda: broker.markers.sent)
             hosted = world.lose(hosted, 9, inherits=True)
-            broker.markers.sent.clear()
-        await until(lambda: broker.markers.sent)
-        (sent,) = broker.markers.sent
-        fenced = SendMarkers(ID, IdAndEpoch(producer[0], MAX_EPOCH), False, partitions(("t", 0)))
-        assert sent.markers == fenced and sent.coordinator_epoch == hosted.leader_epoch
+            await until(lambda: len(broker.markers.sent) == 5)
+        ends = {x.markers.transactional_id: x for x in broker.markers.sent[-2:]}
+        assert {x.coordinator_epoch for x in ends.values()} == {hosted.leader_epoch}
+        assert ends[ID].markers == SendMarkers(ID, IdAndEpoch(*decided), True, partitions(("t", 1)))
+        fence = IdAndEpoch(opened[0], MAX_EPOCH)
+        assert ends["open"].markers == SendMarkers("open", fence, False, partitions(("t", 0)))
         await until(lambda: broker.broker.data_loss.debts.owed[hosted].failures > 1)
         assert not world.controller.handled and broker.table().doubtful == 1
         assert (await broker.describe("idle")).producer_epoch == MAX_EPOCH
-        sent.written()
+        ends[ID].written()
         await until(lambda: world.controller.handled)
         assert world.controller.handled == [hosted.leader_epoch]
-        assert await broker.end(producer) == E.PRODUCER_FENCED
-        assert await broker.init() not in (producer, other)
+        assert (await broker.describe("open")).transaction_state == "PrepareAbort"
+        assert await broker.end(decided) == E.PRODUCER_FENCED
+        ends["open"].written()
+        assert await broker.init(transactional_id="open") not in (decided, opened, idle)
 
     run(tmp_path, story)
 

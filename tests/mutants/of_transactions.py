@@ -84,10 +84,17 @@ MUTANTS = (
         f"{TABLE} {RANDOM}",
     ),
     Mutant(
-        "the debt of a loss goes before the markers are written",
+        "a fence after a loss is made again while its markers are on their way",
         "src/tidelog/transactions/rules.py::is_fenced",
-        "    return idle and now.producer_epoch == MAX_EPOCH\n",
-        "    return now.producer_epoch == MAX_EPOCH\n",
+        "now.state in _FENCED",
+        "now.state in COMPLETE",
+        f"{RULES} {TABLE} {LOST}",
+    ),
+    Mutant(
+        "the debt of a loss goes before a decision of before it is carried out",
+        "src/tidelog/transactions/table.py::TransactionTable.settle",
+        "not rules.is_fenced(entry.known)",
+        "rules.after_loss(entry.known, 0)",
         f"{TABLE} {LOST}",
     ),
     Mutant(

@@ -182,12 +182,16 @@ class TransactionBroker(GroupBroker):
         return answer.producer_id, answer.producer_epoch
 
     async def add(
-        self, producer: tuple[int, int], *partitions: tuple[str, int], version: int = 3
+        self,
+        producer: tuple[int, int],
+        *partitions: tuple[str, int],
+        version: int = 3,
+        transactional_id: str = ID,
     ) -> list[int]:
         """Return the errors of partitions that a producer adds."""
         request = messages.AddPartitionsToTxnRequest
         topics = [request.AddPartitionsToTxnTopic(name, [index]) for name, index in partitions]
-        asked = request([], ID, *producer, topics)
+        asked = request([], transactional_id, *producer, topics)
         answer = await self.ask(add_partitions_to_txn, asked, version)
         results = answer.results_by_topic_v3_and_below
         assert [each.name for each in results] == [name for name, _ in partitions]

@@ -267,10 +267,15 @@ def after_loss(known: Known, wall_ms: int) -> NextState | None:
 
 
 def is_fenced(known: Known) -> bool:
-    """Whether no producer has the id, and no transaction of it is open or decided."""
+    """Whether no producer has the id, and what it had open is aborted or over.
+
+    The markers of the abort may be on their way: the decision is in the log, as any other.
+    """
     now = known.transaction
-    idle = now.state is TransactionState.EMPTY or now.state in COMPLETE
-    return idle and now.producer_epoch == MAX_EPOCH
+    return now.producer_epoch == MAX_EPOCH and now.state in _FENCED
+
+
+_FENCED = COMPLETE | {TransactionState.EMPTY, TransactionState.PREPARE_ABORT}
 
 
 def is_unused(known: Known, expiration_ms: int, wall_ms: int) -> bool:

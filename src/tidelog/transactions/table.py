@@ -13,7 +13,8 @@ Rules about records in flight (docs/decisions/0117):
   They are decided again in their order after each change.
 
 After a loss of records (``has_lost``, docs/decisions/0138) an id is in doubt until its producers
-are fenced and its last decision is carried out. Its requests wait for that as for a record.
+are fenced, after a decision of before the loss was carried out. Its requests wait for that as for a
+record. The markers of the fence itself belong to the next rule: a decision is sent until it ends.
 """
 
 from __future__ import annotations

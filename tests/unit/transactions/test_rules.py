@@ -217,8 +217,8 @@ def test_after_a_loss_every_epoch_is_fenced_once_a_decision_is_carried_out(
     assert (fenced.partitions, fenced.updated_ms) == (at.transaction.partitions, NOW)
     for request in (ADD_P, COMMIT, claims(3), claims(LAST_OWNED_EPOCH, 6)):
         assert outcome(verdict.known, request) is ErrorCode.PRODUCER_FENCED
+    assert is_fenced(verdict.known) and after_loss(verdict.known, NOW) is None
     if after is not PREPARE_ABORT:
-        assert is_fenced(verdict.known) and after_loss(verdict.known, NOW) is None
         assert outcome(verdict.known, INIT) is NoChange.NEEDS_ID
 
 

@@ -534,10 +534,24 @@ def test_what_is_open_is_aborted_and_fenced_without_a_request() -> None:
     world.store()
     (marker,) = world.markers
     assert marker == SendMarkers("id", IdAndEpoch(7, limits.MAX_EPOCH), False, (P,))
-    assert world.table.doubtful == 1, "its markers are not written yet"
+    assert world.table.doubtful == 0, "the decision is in the log: its markers have no part in it"
     world.decide(MarkersWritten(*marker_event(marker)))
     world.store()
-    assert world.state is TransactionState.COMPLETE_ABORT and world.table.doubtful == 0
+    assert world.state is TransactionState.COMPLETE_ABORT
+
+
+def test_a_fence_whose_markers_are_not_written_is_not_made_again_by_the_next_coordinator() -> None:
+    """A partition that no marker reaches keeps neither the debt nor the ids of others."""
+    fenced = replace(state_of(TransactionState.PREPARE_ABORT), producer_epoch=limits.MAX_EPOCH)
+    world = lossy(("id", fenced))
+    assert world.table.doubtful == 0
+    assert world.markers == [SendMarkers("id", IdAndEpoch(7, limits.MAX_EPOCH), False, (P,))]
+    world.decide(AddPartitions("former", OWNER, (P,)))
+    assert world.error("former") is ErrorCode.PRODUCER_FENCED
+    world.decide(InitProducerId("next", 30_000))
+    world.pass_time(limits.WAIT_MS)
+    assert world.error("next") is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert not world.writes
 
 
 def marker_event(sent: SendMarkers) -> tuple[IdAndEpoch, bool]:

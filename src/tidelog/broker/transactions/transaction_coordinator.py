@@ -108,8 +108,9 @@ class TransactionCoordinator:
             cast(TransactionPartition, led.own_part).send_soon()
 
     async def settled(self, hosted: HostedPartition) -> str | None:
-        """Fence and abort what a partition has open after a loss of its records, and carry out what
-        is decided (KIP-704); return None when all of it is done, otherwise why it is not.
+        """Fence and abort what a partition has open after a loss of its records, once what was
+        decided before is carried out (KIP-704); return None when all of that is in its log,
+        otherwise why it is not.
 
         It goes on beside this call, which waits ``SETTLED_S`` at most, and in the next coordinator.
         While the level has no transactions, an empty log has nothing to settle, and another one
@@ -134,7 +135,7 @@ class TransactionCoordinator:
             if not left:
                 return None
             await asyncio.sleep(POLL_S)
-        return f"{left} transactional ids are not fenced yet, or their markers are not written"
+        return f"{left} transactional ids are not fenced yet, or have markers to write before"
 
     def _kind(self) -> TableKind[TransactionTable]:
         return TableKind(
