@@ -43,6 +43,13 @@ MUTANTS = (
         "tests/unit/client/test_topic_gates.py",
     ),
     Mutant(
+        "a partition that an answer has no room for counts as read up to its commit",
+        "src/tidelog/client/groups/commits_ahead.py::CommitsAhead._ask",
+        "crowded=crowded,",
+        "",
+        "tests/broker/test_commits_ahead.py",
+    ),
+    Mutant(
         "what is left to read after a commit passes what is not committed",
         "src/tidelog/client/fetching/left_to_read.py::question_of",
         ", []), _COMMITTED, _OPTIONS)\n",

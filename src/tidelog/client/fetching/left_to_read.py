@@ -46,19 +46,24 @@ async def first_readable(
     timeout_ms: int,
     failed: dict[TopicPartition, ClientError],
     partition_bytes: int = FIRST_BYTES,
+    crowded: set[TopicPartition] | None = None,
 ) -> dict[TopicPartition, int]:
     """Return, for each partition, an offset below which no committed record is left to read from
     its position on: that of the first one, or as far as one answer reaches.
 
     What is not committed yet, or in a transaction that is open, ends that. Below the log's
-    start nothing is left. ``failed`` collects errors of partitions.
+    start nothing is left. ``failed`` collects errors of partitions, ``crowded`` those that have
+    records in front of them for which the answer had no room.
     """
 
     async def ask(
         node_id: int, group: list[TopicPartition]
     ) -> dict[TopicPartition, int | ErrorCode]:
         wanted = {tp: positions[tp] for tp in group}
-        return reached_in(wanted, await cluster.send(node_id, question_of(wanted, partition_bytes)))
+        answer = await cluster.send(node_id, question_of(wanted, partition_bytes))
+        if crowded is not None:
+            crowded.update(crowded_in(wanted, answer))
+        return reached_in(wanted, answer)
 
     refused: dict[TopicPartition, ClientError] = {}
     reached = await ask_leaders(cluster, positions, ask, timeout_ms=timeout_ms, failed=refused)
@@ -92,6 +97,23 @@ def reached_in(
         for topic in answer.responses
         for data in topic.partitions
         for tp in [TopicPartition(topic.topic, data.partition_index)]
+    }
+
+
+def crowded_in(
+    positions: Mapping[TopicPartition, int], answer: messages.FetchResponse
+) -> set[TopicPartition]:
+    """Return the partitions that have something in front of their positions, and nothing in the
+    answer: a leader adds whole batches while they fit, and one that does not fit only alone."""
+    return {
+        tp
+        for topic in answer.responses
+        for data in topic.partitions
+        for tp in [TopicPartition(topic.topic, data.partition_index)]
+        if not data.error_code
+        and not data.records
+        and tp in positions
+        and positions[tp] < data.last_stable_offset
     }
 
 
