@@ -269,7 +269,12 @@ def test_empty_partitions_go_from_the_top_and_their_replicas_are_stopped_after_t
     run(scenario)
 
 
-def test_what_its_leader_does_not_close_stays_and_nothing_else_is_closed() -> None:
+def test_what_its_leader_does_not_close_stays_and_nothing_else_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As a leader of a version before the closing, which answers without ``closed_end``."""
+    caplog.set_level("INFO", logger="tidelog.controller.retired")
+
     async def scenario(world: World) -> None:
         controller, broker = await started(world)
         await looked(broker)
@@ -280,6 +285,9 @@ def test_what_its_leader_does_not_close_stays_and_nothing_else_is_closed() -> No
         await looked(broker)
         assert listed(controller) == [0, 1]
         assert broker.closed == [2]
+        lines = {x.getMessage() for x in caplog.records if "did not close" in x.getMessage()}
+        (line,) = lines
+        assert line.startswith("broker 1 did not close t-1 and 0 other retired partitions, so")
         broker.refuses_to_close = set()
         await until(lambda: listed(controller) == [0])
         assert broker.closed == [2, 1]

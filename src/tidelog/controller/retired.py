@@ -200,7 +200,16 @@ class RetiredPartitions:
                     {"broker": leader, "error": error},
                 )
                 continue
-            closed |= {tp.partition: x for tp, x in build.closed(places, answer).items()}
+            of_leader = build.closed(places, answer)
+            open_yet = [tp for tp in places if tp not in of_leader]
+            if open_yet:
+                logger.info(
+                    "broker %(broker)s did not close %(first)s and %(more)d other retired "
+                    "partitions, so they stay: a marker is on its way, another broker leads, or "
+                    "its version knows no closing and has to be upgraded",
+                    {"broker": leader, "first": open_yet[0], "more": len(open_yet) - 1},
+                )
+            closed |= {tp.partition: x for tp, x in of_leader.items()}
         return closed
 
     async def _answers(self, names: Collection[str]) -> Answers:
