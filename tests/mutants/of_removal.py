@@ -45,10 +45,24 @@ MUTANTS = (
         f"{UNIT}/test_removal.py",
     ),
     Mutant(
+        "levels: a controller below 1.6 is active on a store whose brokers began transactions",
+        "src/tidelog/controller/decisions/levels.py::why_refused",
+        "_why_transactions(cluster) or ",
+        "",
+        f"{UNIT}/test_levels.py",
+    ),
+    Mutant(
+        "levels: a controller at 1.6 leaves no mark that transactions were offered",
+        "src/tidelog/controller/decisions/levels.py::mark_of_transactions",
+        "    return [Put(layout.OFFERED_TRANSACTIONS, OfferedTransactions(cluster.level.name))]\n",
+        "    return []\n",
+        f"{UNIT}/test_levels.py tests/wire/test_controller_levels.py",
+    ),
+    Mutant(
         "levels: a controller below 1.5 is active on a store with resized topics",
         "src/tidelog/controller/decisions/levels.py::why_refused",
-        "    return _why_resized(cluster) or _why_still_deleting(cluster)\n",
-        "    return _why_still_deleting(cluster)\n",
+        " or _why_resized(cluster)",
+        "",
         f"{UNIT}/test_levels.py",
     ),
     Mutant(

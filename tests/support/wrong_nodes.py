@@ -23,6 +23,7 @@ from tidelog.metadata.records import (
     DeletionNode,
     FormerPartition,
     LostRange,
+    OfferedTransactions,
     ProducerIdBlock,
     ReassignPartitionsNode,
     TopicHistory,
@@ -91,6 +92,7 @@ def _others(world: ResizingWorld) -> Iterator[Write]:
     yield Put(layout.topic_configs("moving"), ConfigNode({"retention.ms": "5"}))
     yield Put(layout.broker_configs("1"), ConfigNode({"log.cleaner.threads": "2"}))
     yield Put(layout.broker_configs(layout.ALL_BROKERS), ConfigNode({"log.retention.ms": "9"}))
+    yield Put(layout.OFFERED_TRANSACTIONS, OfferedTransactions("1.6"))
     yield Put(layout.UNCERTAIN_REPLICAS, UncertainReplicas({"small": {0: [1]}}))
     row = {"topic": "moving", "partition": 1, "replicas": [3, 1]}
     yield Put(layout.REASSIGN_PARTITIONS, ReassignPartitionsNode([row]))

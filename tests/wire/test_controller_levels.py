@@ -10,11 +10,14 @@ import pytest
 
 from tests.support.controller_process import RecordedBroker, World, run, topic
 from tests.support.lone_broker import until
+from tidelog.controller.activation import activate
 from tidelog.controller.decisions.cluster import ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
-from tidelog.metadata.memory import MemoryTree
+from tidelog.metadata.memory import MemoryStore, MemoryTree
+from tidelog.metadata.store import Delete
+from tidelog.model.configs.resolve import BrokerLayers
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LEVEL_NAMES, level_of
 from tidelog.model.topics import TopicPartition
@@ -287,6 +290,24 @@ def test_a_controller_below_1_4_does_not_take_over_while_a_deletion_with_an_id_i
         await third.stop()
         await until(lambda: lower.active)
         assert lower.cluster.topic_histories["t"].migrated
+
+    run(scenario)
+
+
+def test_the_mark_of_transactions_is_in_the_store_once_a_controller_is_active_at_1_6() -> None:
+    async def scenario(_world: World) -> None:
+        store = MemoryStore(MemoryTree())
+        await store.open()
+        for level, marked in (("1.5", False), ("1.6", True), ("1.6", True), ("1.5", False)):
+            cluster = await activate(
+                store, BrokerLayers(), 101, uuid.UUID(int=1), 0, level_of(level)
+            )
+            node = await store.get(layout.OFFERED_TRANSACTIONS)
+            assert (node is not None) is marked, level
+            assert (layout.OFFERED_TRANSACTIONS in cluster.versions) is marked, level
+            held = await store.get(layout.CONTROLLER)
+            assert held is not None
+            assert await store.multi([Delete(layout.CONTROLLER, held.version)]) is None
 
     run(scenario)
 

@@ -111,7 +111,10 @@ async def activate(
     missing = [path for path in layout.CONTAINERS if path not in cluster.versions]
     in_the_way = [Delete(x, cluster.ephemeral.pop(x)) for x in missing if x in cluster.ephemeral]
     cluster.versions.update(dict.fromkeys(missing, 0))
-    writes: list[Write] = [Put(layout.CONTROLLER_EPOCH, Counter(cluster.controller_epoch + 1))]
+    writes: list[Write] = [
+        Put(layout.CONTROLLER_EPOCH, Counter(cluster.controller_epoch + 1)),
+        *levels.mark_of_transactions(cluster),
+    ]
     if cluster.cluster_id is None:
         writes += _identity(cluster, cluster_id, belongs_to)
     complete = with_revision(cluster, writes)

@@ -34,6 +34,7 @@ REVISION = "/tidelog/revision"
 WENT_BACK = "/tidelog/went_back"
 ENDED_DATA = "/tidelog/ended_data"
 UNCERTAIN_REPLICAS = "/tidelog/uncertain_replicas"
+OFFERED_TRANSACTIONS = "/tidelog/transactions"
 REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 BROKERS = "/brokers/ids"
 TOPICS = "/brokers/topics"
@@ -172,6 +173,7 @@ _FIXED: dict[str, type[Record]] = {
     WENT_BACK: records.WentBack,
     ENDED_DATA: records.EndedData,
     UNCERTAIN_REPLICAS: records.UncertainReplicas,
+    OFFERED_TRANSACTIONS: records.OfferedTransactions,
     REASSIGN_PARTITIONS: records.ReassignPartitionsNode,
 }
 

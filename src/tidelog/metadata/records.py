@@ -314,6 +314,14 @@ class UncertainReplicas(msgspec.Struct, frozen=True):
     version: int = 1
 
 
+class OfferedTransactions(msgspec.Struct, frozen=True):
+    """``/tidelog/transactions``: a controller was active on this store whose level has transactions
+    (KIP-98), so some may be open. ``level`` is that of the controller that wrote it."""
+
+    level: str
+    version: int = 1
+
+
 class Counter(msgspec.Struct, frozen=True):
     """A node that holds one whole number as text."""
 
@@ -337,5 +345,6 @@ Record = (
     | WentBack
     | EndedData
     | UncertainReplicas
+    | OfferedTransactions
     | Counter
 )

@@ -34,6 +34,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import (
     DeletionMark,
     FormerPartition,
+    OfferedTransactions,
     PartitionNode,
     ResizeKind,
     ResizePlan,
@@ -42,7 +43,7 @@ from tidelog.metadata.store import Create, Delete, Set
 from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST, LEVEL_NAMES, LEVELS, highest, level_of
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TRANSACTIONS_TOPIC, TopicPartition
 from tidelog.model.work import finish
 
 SENDER = Sender(101, "PLAINTEXT")
@@ -418,6 +419,73 @@ def test_a_level_below_1_5_is_refused_if_a_topic_was_resized(
         # The way back.
         world.do(delete_topics(world.cluster, [PendingDelete("t")]))
         assert levels.why_refused(world.cluster) is None
+
+
+def with_transactions(world: World) -> None:
+    """A controller becomes active at the level of the world, and transactions begin."""
+    world.commit(tuple(levels.mark_of_transactions(world.cluster)))
+    (made,) = world.create(TopicToCreate(TRANSACTIONS_TOPIC, 1, 1), for_process=True)
+    assert made.refusal is None
+
+
+def test_a_level_below_1_6_is_refused_once_transactions_were_offered_and_begun() -> None:
+    world = world_at("1.6")
+    with_transactions(world)
+    assert levels.why_refused(world.cluster) is None
+    for level in ("1.5", "1.0"):
+        moved_to(world, level)
+        assert levels.why_refused(world.cluster) == (
+            f"inter.broker.protocol.version={level} is refused: this cluster has offered "
+            "transactions, and below 1.6 nothing would end those that are open. Start with 1.6 "
+            "again. To go back, stop all transactional producers, wait until `tidelog transactions "
+            "list` shows none that is not Empty or complete, and delete the topic "
+            "__transaction_state."
+        )
+    # The way back.
+    moved_to(world, "1.6")
+    world.do(delete_topics(world.cluster, [PendingDelete(TRANSACTIONS_TOPIC)]))
+    moved_to(world, "1.5")
+    assert levels.why_refused(world.cluster) is None
+
+
+def test_the_topic_of_transactions_without_the_mark_refuses_nothing() -> None:
+    """Versions before level 1.6 was offered created it for any client that named it."""
+    world = world_at("1.6")
+    with_transactions(world)
+    world.commit((Remove(layout.OFFERED_TRANSACTIONS),))
+    for level in ("1.5", "1.0"):
+        moved_to(world, level)
+        assert levels.why_refused(world.cluster) is None
+        assert levels.mark_of_transactions(world.cluster) == []
+
+
+def test_the_mark_of_transactions_goes_when_a_level_is_left_at_which_none_began() -> None:
+    world = world_at("1.6")
+    world.commit(tuple(levels.mark_of_transactions(world.cluster)))
+    assert levels.mark_of_transactions(world.cluster) == []
+    moved_to(world, "1.6")
+    assert levels.mark_of_transactions(world.cluster) == []
+    moved_to(world, "1.5")
+    assert levels.why_refused(world.cluster) is None
+    removed = levels.mark_of_transactions(world.cluster)
+    assert removed == [Remove(layout.OFFERED_TRANSACTIONS)]
+    world.commit(tuple(removed))
+    assert layout.OFFERED_TRANSACTIONS not in world.nodes()
+
+
+@pytest.mark.parametrize("path", [layout.OFFERED_TRANSACTIONS, layout.topic(TRANSACTIONS_TOPIC)])
+def test_what_cannot_be_read_counts_as_a_mark_and_as_a_topic_of_transactions(path: str) -> None:
+    world = world_at("1.6")
+    with_transactions(world)
+    world.tree.apply(world.session, [Set(path, b"{")])
+    moved_to(world, "1.5")
+    assert "has offered transactions" in (levels.why_refused(world.cluster) or "")
+    moved_to(world, "1.6")
+    again = levels.mark_of_transactions(world.cluster)
+    is_mark = path == layout.OFFERED_TRANSACTIONS
+    assert again == [Put(path, OfferedTransactions("1.6"))] * is_mark
+    world.commit(tuple(again))
+    assert (path in world.cluster.damaged) is not is_mark
 
 
 def test_at_1_5_every_partition_gets_its_epoch_before_the_controller_is_active() -> None:

@@ -21,6 +21,7 @@ from tidelog.metadata.records import (
     EndedData,
     FormerPartition,
     LostRange,
+    OfferedTransactions,
     PartitionNode,
     PartitionState,
     ProducerIdBlock,
@@ -165,6 +166,7 @@ ROWS: list[tuple[str, str, Record]] = [
         '{"version":1, "topics":{"orders":{"0":[1,2]}}}',
         UncertainReplicas({"orders": {0: [1, 2]}}),
     ),
+    ("/tidelog/transactions", '{"version":1, "level":"1.6"}', OfferedTransactions("1.6")),
     (
         f"/tidelog/deletions/{ID}",
         '{"version":1, "name":"orders", "partitions":{"0":[1,2]}, "leader_epochs":{"0":4}}',

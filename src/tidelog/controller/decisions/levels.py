@@ -12,9 +12,15 @@ level: see ``model.levels``. Source: docs/design/levels.md.
 | below 1.5 | a topic that was resized, or has retired partitions | refuses to start (KIP-253) |
 | 1.5 | partitions without a node, and no count of | gives each a partition epoch before it is |
 | | partition epochs: a store from before them | active; later ones: ``completion`` |
+| 1.6 | no mark that transactions were offered | writes it as it becomes active |
+| below 1.6 | that mark, and ``__transaction_state`` | refuses to start: nobody ends what is open |
+| below 1.6 | that mark alone: no transaction ever began | removes it as it becomes active |
 
 A topic counts as resized from the first write of its first resize on. Below 1.5 no process knows
 that its partitions have gates, or that some take no records.
+
+``__transaction_state`` proves nothing without the mark: versions before 1.6 was offered created it
+for any client that named it (docs/decisions/0143).
 
 Marking is safe because no replica without an id is left of a deleted topic: below 1.4 a name is
 free again only when every broker with a replica has confirmed, and a level goes down from 1.4 only
@@ -29,12 +35,12 @@ import msgspec
 
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import without_epoch
-from tidelog.controller.decisions.decision import Put, RequestRefusal, Write
+from tidelog.controller.decisions.decision import Put, Remove, RequestRefusal, Write
 from tidelog.metadata import layout
-from tidelog.metadata.records import Counter, PartitionNode, TopicHistory
+from tidelog.metadata.records import Counter, OfferedTransactions, PartitionNode, TopicHistory
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import numbers_of
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TRANSACTIONS_TOPIC, TopicPartition
 from tidelog.model.wording import named
 
 MARKS_PER_WRITE = 500
@@ -44,7 +50,35 @@ for a request."""
 
 def why_refused(cluster: ClusterState) -> str | None:
     """Return a sentence if a controller must not be active at its level on this store, or None."""
-    return _why_resized(cluster) or _why_still_deleting(cluster)
+    return _why_transactions(cluster) or _why_resized(cluster) or _why_still_deleting(cluster)
+
+
+def _why_transactions(cluster: ClusterState) -> str | None:
+    """Open transactions would hold readers back for ever: below 1.6 no broker ends them."""
+    topic = layout.topic(TRANSACTIONS_TOPIC)
+    # What cannot be read is there: both have a version.
+    were_offered = layout.OFFERED_TRANSACTIONS in cluster.versions
+    if cluster.level.transactions or not were_offered:
+        return None
+    if topic not in cluster.versions and topic not in cluster.damaged:
+        return None
+    return (
+        f"inter.broker.protocol.version={cluster.level.name} is refused: this cluster has offered "
+        "transactions, and below 1.6 nothing would end those that are open. Start with 1.6 again. "
+        "To go back, stop all transactional producers, wait until `tidelog transactions list` "
+        f"shows none that is not Empty or complete, and delete the topic {TRANSACTIONS_TOPIC}."
+    )
+
+
+def mark_of_transactions(cluster: ClusterState) -> list[Write]:
+    """Return the write, if any, with which a controller becomes active at its level: the mark says
+    whether the store's brokers may have begun transactions."""
+    is_marked = layout.OFFERED_TRANSACTIONS in cluster.versions
+    if not cluster.level.transactions:
+        return [Remove(layout.OFFERED_TRANSACTIONS)] if is_marked else []
+    if is_marked and layout.OFFERED_TRANSACTIONS not in cluster.damaged:
+        return []
+    return [Put(layout.OFFERED_TRANSACTIONS, OfferedTransactions(cluster.level.name))]
 
 
 def _why_resized(cluster: ClusterState) -> str | None:
