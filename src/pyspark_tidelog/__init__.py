@@ -1,4 +1,4 @@
-"""Makes `spark.read.format("tidelog")` and `spark.readStream.format("tidelog")` known to Spark.
+"""Makes `format("tidelog")` known to Spark: reads, streams and writes.
 
 Owns the name only. Spark imports every top-level module that begins with `pyspark_` and registers
 its `DefaultSource`; one such import that fails switches off the look-up of all Python sources, so
@@ -7,22 +7,27 @@ this one imports nothing of tidelog until a query needs it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]
-    """A topic of tidelog or Apache Kafka as a batch or a stream of rows.
+    """A topic of tidelog or Apache Kafka as a batch or a stream of rows, read or written.
 
-    Options are those of Spark's Kafka source (docs/operating/pipeline.md). Raises OptionRefused,
-    one line, for an option that does not exist or is malformed.
+    Options are those of Spark's Kafka source and sink (docs/operating/pipeline.md). Raises
+    OptionRefused, one line, for an option that does not exist or is malformed.
     """
 
     @classmethod
@@ -47,10 +52,20 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
         return StreamReader(parse(self.options, Mode.STREAM), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tidelog.pipeline.errors import OptionRefused
+        from tidelog.pipeline.sink.options import parse
+        from tidelog.pipeline.sink.writers import BatchWriter
 
-        raise OptionRefused("format tidelog reads topics; it does not write to them")
+        if overwrite:
+            raise OptionRefused('mode("overwrite") is not possible: a topic is only appended to')
+        return BatchWriter(parse(self.options), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
-        self.writer(schema, overwrite)
+    # Rows of the output mode complete are appended, as the stock sink does.
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        from tidelog.pipeline.sink.options import parse
+        from tidelog.pipeline.sink.writers import StreamWriter
+
+        return StreamWriter(parse(self.options), schema)

@@ -14,7 +14,23 @@ AUDITING = "tests/unit/cli/auditing/test_judging.py"
 AUDITING_BOUNDS = "tests/unit/cli/auditing/test_judging_bounds.py"
 BOUNDS = "tests/unit/pipeline/test_planner_bounds.py"
 
+SINK = "tests/unit/pipeline/test_sink_rows.py"
+
 MUTANTS = (
+    Mutant(
+        "a row of the sink passes one that names the partition of its key",
+        "src/tidelog/pipeline/sink/rows.py::_targets",
+        "if len(parts) == 1 or parts[0] != NO_PARTITION:",
+        "if len(parts):",
+        SINK,
+    ),
+    Mutant(
+        "the rows of a task are not sorted as the sink was asked",
+        "src/tidelog/pipeline/sink/ordering.py::in_order",
+        '(str(index), "ascending") for index in by',
+        '(str(index), "ascending") for index in by[:1]',
+        SINK,
+    ),
     Mutant(
         "the planner waits for each broker that is silent, although others have said enough",
         "src/tidelog/client/connecting/first_answer.py::several_answers",

@@ -24,3 +24,11 @@ class DataLost(PipelineError):
 
 class LakeRefused(PipelineError):
     """A lake that this job cannot continue without breaking exactly-once."""
+
+
+class RowRefused(PipelineError):
+    """A row that cannot be written to a topic."""
+
+
+class NotWritten(PipelineError):
+    """Rows of a task that brokers have not acknowledged."""

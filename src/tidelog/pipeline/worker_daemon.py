@@ -23,13 +23,14 @@ from pathlib import Path
 
 _ZIP = "pyspark.zip"
 
-# What a task of the source imports, in PySpark and here.
+# What a task of the source or the sink imports, in PySpark and here.
 _OF_A_TASK = (
     "pyspark.worker",
     "pyspark.sql.worker.plan_data_source_read",
     "tidelog.pipeline.batch_reader",
     "tidelog.pipeline.stream_reader",
     "tidelog.pipeline.lake.files",
+    "tidelog.pipeline.sink.writers",
     "pyspark_tidelog",
 )
 

@@ -1,0 +1,1 @@
+"""Rows of Spark into topics: `format("tidelog")` of `df.write` and `df.writeStream`."""
