@@ -1,6 +1,6 @@
 """Reads a topic, writes each record in capitals to another one, exactly once (KIP-447).
 
-Run a server that offers transactions first (Apache Kafka; tidelog's level 1.6 is not offered yet):
+Run a server first (``tidelog up``, or Apache Kafka):
 python examples/consume_transform_produce.py 127.0.0.1:9092 SOURCE TARGET [COUNT]
 
 The output and the offsets of its input are one transaction: kill it at any time, and start it again

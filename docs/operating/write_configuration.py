@@ -24,14 +24,15 @@ A process reads one file in the syntax of Kafka's `server.properties` (`tidelog 
 Names and defaults are Kafka's. A start refuses an unknown name, an impossible value and an
 impossible combination (for instance a controller without a listener of its own) with a line that
 names it. The smallest file is `node.id=1`: one process that is broker and controller. For groups on
-one broker add `offsets.topic.replication.factor=1`, as in [start.md](start.md).
+one broker add `offsets.topic.replication.factor=1` and `transaction.state.log.replication.factor=1`
+([start.md](start.md)).
 
 These defaults differ from Kafka's: `broker.session.timeout.ms` and `broker.heartbeat.interval.ms`
 (a dead leader is replaced sooner), `queued.max.request.bytes` (memory has a limit), `log.dir`,
 `process.roles` and `controller.listener.names` (a one-line file starts a whole node).
 
 *Without effect* marks a configuration that Kafka's files and tools use and that tidelog accepts and
-ignores. Those of transactions have no effect either: brokers offer no transactions yet.
+ignores.
 
 ## Which value applies
 

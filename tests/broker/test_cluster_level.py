@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.controlled_broker import ControlledBroker, commanded, open_channel
 from tests.support.lone_broker import Peer, until
 from tidelog.broker.handlers import end_txn
+from tidelog.broker.metadata import cluster_level
+from tidelog.broker.metadata.cluster_level import NO_TRANSACTIONS, ClusterLevel
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, Router
@@ -87,3 +92,48 @@ def test_the_level_of_a_deposed_controller_does_not_count(tmp_path: Path) -> Non
             assert not lone.broker.offered_transactions
 
     run(story())
+
+
+def refused(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines about clients that were refused since the last call."""
+    lines = [each.getMessage() for each in caplog.records if "is refused" in each.getMessage()]
+    caplog.clear()
+    return lines
+
+
+def test_each_client_that_is_refused_has_one_line_until_the_level_changes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    level = ClusterLevel()
+    level.take("1.5")
+    for _ in range(3):
+        level.refused("app", "10.0.0.1")
+        level.refused("app", "10.0.0.2")
+        level.refused(None, "10.0.0.1")
+    assert refused(caplog) == [
+        f"client app of 10.0.0.1 is refused: {NO_TRANSACTIONS}",
+        f"client app of 10.0.0.2 is refused: {NO_TRANSACTIONS}",
+        f"client  of 10.0.0.1 is refused: {NO_TRANSACTIONS}",
+    ]
+    level.take("1.6")
+    level.take("1.5")
+    level.refused("app", "10.0.0.1")
+    assert len(refused(caplog)) == 1
+
+
+def test_so_many_refused_clients_are_remembered_by_so_much_of_their_names(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(cluster_level, "MOST_REFUSED", 2)
+    level = ClusterLevel()
+    level.take("1.5")
+    # The one that was refused longest ago is forgotten.
+    for name, lines in (("a", 1), ("b", 1), ("a", 0), ("c", 1), ("a", 0), ("b", 1)):
+        level.refused(name, "h")
+        assert len(refused(caplog)) == lines, name
+    level.refused("x" * 100_000 + "1", "h")
+    level.refused("x" * 100_000 + "2", "h")
+    (line,) = refused(caplog)
+    assert len(line) < 500

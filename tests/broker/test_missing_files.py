@@ -92,6 +92,7 @@ NODES_SAID: dict[str, tuple[str, list[str], str]] = {
     "/brokers/topics/t/partitions/0": (WHOLE, [], "t-0 has its partition epoch 1 again"),
     # Made again: from the topic's node, the registration, `meta.properties`.
     **dict.fromkeys(["/tidelog/topics/t", "/brokers/ids/1", "/cluster/id"], (WHOLE, [], "")),
+    "/tidelog/transactions": (WHOLE, [], ""),
 }
 """The same by node of the store: all that have content."""
 

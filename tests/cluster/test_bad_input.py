@@ -9,6 +9,7 @@ import asyncio
 import datetime
 import struct
 import time
+from collections.abc import Iterator
 
 import aiokafka
 import aiokafka.errors
@@ -41,6 +42,7 @@ from tests.support.clients import Record
 from tests.support.hand_written_requests import closed_unanswered, coordinated, join
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.server import TidelogNode
 from tests.support.target import TARGET
 from tests.support.wire import Wire, batch, produce_error
 
@@ -251,9 +253,21 @@ def test_metadata_of_offsets_is_bounded(bootstrap: str, topic: str) -> None:
     consumer.close()
 
 
+@pytest.fixture(scope="module")
+def below_1_6(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogNode]:
+    """A node at the last level without transactions."""
+    config = {"inter.broker.protocol.version": "1.5"}
+    with TidelogNode(tmp_path_factory.mktemp("below") / "node", config) as started:
+        yield started
+
+
 @pytest.mark.skipif(TARGET == "kafka", reason="Apache Kafka has transactions")
-def test_transactional_clients_are_refused_at_once(wire: Wire, bootstrap: str) -> None:
-    answer = wire.call(FindCoordinatorRequest(key="tx", key_type=i8(1)))
+def test_transactional_clients_are_refused_at_once_below_level_1_6(
+    below_1_6: TidelogNode,
+) -> None:
+    bootstrap = below_1_6.bootstrap
+    with Wire(below_1_6.port) as wire:
+        answer = wire.call(FindCoordinatorRequest(key="tx", key_type=i8(1)))
     assert int(answer.error_code) == 31
     assert "transaction" in answer.error_message.lower() and " " in answer.error_message
 
@@ -268,7 +282,10 @@ def test_transactional_clients_are_refused_at_once(wire: Wire, bootstrap: str) -
 
 
 @pytest.mark.skipif(TARGET == "kafka", reason="Apache Kafka has transactions")
-def test_transactional_clients_in_python_are_refused_at_once(bootstrap: str) -> None:
+def test_transactional_clients_in_python_are_refused_at_once_below_level_1_6(
+    below_1_6: TidelogNode,
+) -> None:
+    bootstrap = below_1_6.bootstrap
     producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, transactional_id="tx-python")
     # Its error names the code alone, in a sentence of its own.
     with pytest.raises(kafka.errors.KafkaError, match="ClusterAuthorizationFailed"):

@@ -16,7 +16,6 @@ import confluent_kafka
 import pytest
 
 from tests.support.clients import create_topic
-from tests.support.coming_level import LEVEL
 from tests.support.command_runs import Said, said_by
 from tests.support.java import ToolRunner
 from tests.support.processes import DEADLINE_S, wait_until
@@ -27,7 +26,6 @@ from tests.support.target import TARGET
 from tests.support.transactional_logs import transactional
 from tidelog.cli import doctor
 from tidelog.client.cluster import Cluster
-from tidelog.model.levels import COMING
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import Producer
 
@@ -41,7 +39,6 @@ LOST_ID = 77_777
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogNode]:
     config = {
-        LEVEL: COMING.name,
         "transaction.state.log.num.partitions": 2,
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
@@ -275,10 +272,12 @@ def test_kafkas_tool_says_the_same(
 def test_below_the_level_the_server_says_that_there_are_none(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with TidelogNode(tmp_path / "node") as node:
+    with TidelogNode(tmp_path / "node", {"inter.broker.protocol.version": "1.5"}) as node:
         assert (
             json.loads(said_by(node.bootstrap, capfd, "transactions", "list", "--json").out) == []
         )
         for action in ("describe", "force-terminate"):
             words = ("transactions", action, "--transactional-id", "x")
-            said_by(node.bootstrap, capfd, *words).failed("this version has no transactions")
+            said_by(node.bootstrap, capfd, *words).failed(
+                "transactions come with inter.broker.protocol.version 1.6"
+            )

@@ -387,5 +387,5 @@ def test_a_cluster_without_transactions_says_so_at_once(tmp_path: Path) -> None:
             with pytest.raises(ProducerEndedError):
                 await producer.begin_transaction()
 
-    with TidelogNode(tmp_path / "plain") as plain:
+    with TidelogNode(tmp_path / "plain", {"inter.broker.protocol.version": "1.5"}) as plain:
         limited(run())

@@ -257,16 +257,18 @@ def test_questions_about_features_that_are_off_and_about_controllers(
     assert line.split()[1] == "0", said
 
 
-def test_a_transactional_producer_of_java_is_shown_why_it_is_refused(
+def test_a_transactional_producer_of_java_commits(
     run: Run, tools: ToolRunner, cluster: TidelogCluster
 ) -> None:
     create(run, "transacted", "1:2")
-    refused = tools.run(
+    said = tools.run(
         *("kafka-producer-perf-test", "--topic", "transacted", "--num-records", "1"),
         *("--record-size", "1", "--throughput", "-1", "--transactional-id", "tx"),
         *("--producer-props", f"bootstrap.servers={cluster.bootstrap}"),
-    )
-    assert "send without a transactional.id" in refused.out + refused.err, refused
+    ).check()
+    assert re.search(r"^1 records sent, ", said.out, re.MULTILINE), said
+    (_, row) = run("kafka-transactions", "list").check().out.splitlines()
+    assert row.split()[0] == "tx" and row.split()[-1] == "CompleteCommit", row
 
 
 def events(program: Program) -> list[dict[str, object]]:

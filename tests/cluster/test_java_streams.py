@@ -14,6 +14,7 @@ from tests.support.java import ToolRunner, start_java
 from tests.support.log_files import batches, log_bytes
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, Program, wait_until
+from tests.support.server import TidelogNode
 from tests.support.target import TARGET
 
 pytestmark = [pytest.mark.java, pytest.mark.long(60)]
@@ -55,16 +56,31 @@ def test_producer_and_consumer_performance(
     assert int(fields[4]) >= 60000, said
 
 
-@pytest.mark.skipif(TARGET == "kafka", reason="Apache Kafka has transactions")
-def test_a_transactional_producer_is_refused_at_once(
+PERFORMANCE = ("--num-records", "10", "--record-size", "10", "--throughput", "-1")
+
+
+def test_a_transactional_producer_is_served(
     tools: ToolRunner, bootstrap: str, topic_name: str
 ) -> None:
+    clients.create_topic(bootstrap, topic_name, 3)
     said = tools.run(
         *("kafka-producer-perf-test", "--bootstrap-server", bootstrap, "--topic", topic_name),
-        *("--num-records", "10", "--record-size", "10", "--throughput", "-1"),
-        *("--transactional-id", "tx"),
-    )
-    assert said.status == 1 and "this version has no transactions" in said.err, said
+        *(*PERFORMANCE, "--transactional-id", topic_name),
+    ).check()
+    assert re.search(r"^10 records sent, ", said.out, re.MULTILINE), said
+
+
+@pytest.mark.skipif(TARGET == "kafka", reason="Apache Kafka has transactions")
+def test_below_level_1_6_a_transactional_producer_is_refused_at_once(
+    tools: ToolRunner, tmp_path: Path, topic_name: str
+) -> None:
+    with TidelogNode(tmp_path / "node", {"inter.broker.protocol.version": "1.5"}) as node:
+        said = tools.run(
+            *("kafka-producer-perf-test", "--bootstrap-server", node.bootstrap),
+            *("--topic", topic_name, *PERFORMANCE, "--transactional-id", "tx"),
+        )
+    refusal = "transactions come with inter.broker.protocol.version 1.6"
+    assert said.status == 1 and refusal in said.err, said
 
 
 def events(program: Program) -> list[dict[str, object]]:

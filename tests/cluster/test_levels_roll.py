@@ -1,4 +1,4 @@
-"""A loaded cluster of three is rolled from level 1.0 to 1.4, to 1.5, and one level back each.
+"""A loaded cluster of three is rolled from level 1.0 to 1.4, to 1.5 and to 1.6, and back by one.
 
 Two bounces raise it (docs/design/levels.md): the first brings new code, which does
 not differ here, the second the new level; a third one lowers it by one. Controllers are raised
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.support.resizes import resize
 from tests.support.server import run_tidelog
 from tests.support.target import TARGET
 from tests.support.zookeeper import ZooKeeper, needed
+from tidelog.model.topics import TRANSACTIONS_TOPIC
 
 pytestmark = [
     pytest.mark.kill,
@@ -46,6 +48,8 @@ OFF = 4
 """A broker without the topics that are loaded: it starts when all others have been rolled."""
 RECORDS = 200
 LEVEL = "inter.broker.protocol.version"
+SENTENCE = "transactions come with inter.broker.protocol.version 1.6"
+"""What a client gets below that level."""
 
 
 class PunctualWriter(Writer):
@@ -274,7 +278,7 @@ def epochs_on_disk(cluster: TidelogCluster, topic: str) -> list[set[str]]:
     return found
 
 
-def refused_at(cluster: TidelogCluster, level: str) -> None:
+def refused_at(cluster: TidelogCluster, level: str, why: str) -> None:
     """The controller does not start at a level, says why, and goes on at the one that it had."""
     node = cluster.controller
     before = node.config[LEVEL]
@@ -284,7 +288,7 @@ def refused_at(cluster: TidelogCluster, level: str) -> None:
     program = node.program
     wait_until(lambda: program.exit_status() is not None, DEADLINE_S, "the controller has ended")
     assert program.exit_status() != 0
-    assert f"{level} is refused: topics ({TOPIC}) were resized" in node.said("named the topic")
+    assert f"{level} is refused: {why}" in node.said("named the topic")
     node.configure({LEVEL: before})
     node.start()
 
@@ -325,7 +329,7 @@ def test_a_loaded_cluster_goes_up_to_1_5_and_back_until_it_is_resized(tmp_path: 
         assert epochs_on_disk(cluster, TOPIC) == epochs
         # Once it was resized, no controller below 1.5 becomes active.
         resize(cluster.bootstrap, TOPIC, 2 * PARTITIONS)
-        refused_at(cluster, "1.4")
+        refused_at(cluster, "1.4", f"topics ({TOPIC}) were resized")
         cluster.until_in_sync(TOPIC, 3)
         public.settle()
         # It followed the growth, although it had begun below level 1.5.
@@ -342,6 +346,167 @@ def test_a_loaded_cluster_goes_up_to_1_5_and_back_until_it_is_resized(tmp_path: 
             assert node.stop() == 0, node.said("stopped cleanly")
         wrong = differing_replicas(cluster, TOPIC, grown)
         assert not wrong, "\n".join(wrong)
+
+
+class Transactions(threading.Thread):
+    """A transactional producer that waits until it may begin, then commits transactions with a
+    record for each partition; `committed` and `aborted` have their numbers."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True, name="transactions")
+        self.topic = topic
+        self.config = {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": "rolled",
+            "linger.ms": 0,
+            "log_level": 0,
+        }
+        self.refused = 0
+        self.committed: list[int] = []
+        self.aborted: list[int] = []
+        self.ended = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            producer = self._first()
+            for number in itertools.count():
+                if self.ended.is_set():
+                    break
+                producer = self._one(producer, number)
+        except BaseException as error:
+            self.error = error
+
+    def _first(self) -> confluent_kafka.Producer:
+        while not self.ended.is_set():
+            producer = confluent_kafka.Producer(self.config)
+            try:
+                producer.init_transactions(DEADLINE_S)
+            except confluent_kafka.KafkaException as error:
+                refusal = confluent_kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED
+                if error.args[0].code() != refusal or SENTENCE not in error.args[0].str():
+                    raise
+                self.refused += 1
+            else:
+                return producer
+        raise AssertionError("it never began")
+
+    def _one(self, producer: confluent_kafka.Producer, number: int) -> confluent_kafka.Producer:
+        try:
+            producer.begin_transaction()
+            for partition in range(PARTITIONS):
+                producer.produce(self.topic, f"t:{number}".encode(), partition=partition)
+            producer.commit_transaction(DEADLINE_S)
+            self.committed.append(number)
+        except confluent_kafka.KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            producer.abort_transaction(DEADLINE_S)
+            self.aborted.append(number)
+        return producer
+
+    def went_on(self, cluster: TidelogCluster) -> None:
+        """Wait for another three commits."""
+        goal = len(self.committed) + 3
+        wait_until(
+            lambda: self.error is not None or len(self.committed) >= goal,
+            DEADLINE_S,
+            "transactions are committed",
+        )
+        assert self.error is None, cluster.said(f"no error: {self.error!r}")
+
+    def finish(self) -> None:
+        self.ended.set()
+        self.join(DEADLINE_S)
+        assert not self.is_alive() and self.error is None, self.error
+
+
+def committed_in(cluster: TidelogCluster, topic: str) -> list[list[int]]:
+    """The numbers of the transactions that a reader of committed records gets, by partition."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "committed",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+        }
+    )
+    found = []
+    for partition in range(PARTITIONS):
+        where = confluent_kafka.TopicPartition(topic, partition, 0)
+        consumer.assign([where])
+        _, end = consumer.get_watermark_offsets(where, DEADLINE_S)
+        numbers: list[int] = []
+        wait_until(
+            lambda numbers=numbers, where=where, end=end: _all_read(consumer, where, end, numbers),
+            DEADLINE_S,
+            f"{where} is read up to {end}: nothing is open",
+        )
+        found.append(numbers)
+    consumer.close()
+    return found
+
+
+def _all_read(
+    consumer: confluent_kafka.Consumer,
+    where: confluent_kafka.TopicPartition,
+    end: int,
+    numbers: list[int],
+) -> bool:
+    for message in consumer.consume(500, 0.2):
+        assert message.error() is None, message.error()
+        numbers.append(int(message.value().decode().partition(":")[2]))
+    (position,) = consumer.position([where])
+    return bool(position.offset >= end)
+
+
+def test_a_loaded_cluster_goes_up_to_1_6_and_transactions_begin(tmp_path: Path) -> None:
+    config = {
+        LEVEL: "1.5",
+        "auto.create.topics.enable": "false",
+        "transaction.state.log.num.partitions": 4,
+        "transaction.state.log.replication.factor": 3,
+        "transaction.state.log.min.isr": 2,
+    }
+    with TidelogCluster(tmp_path, config=config) as cluster:
+        cluster.create_topic(TOPIC, PARTITIONS, min_insync_replicas=2)
+        cluster.create_topic("of-transactions", PARTITIONS, min_insync_replicas=2)
+        writer = PunctualWriter(cluster, "once", idempotent=True)
+        reader = GroupReader(cluster.bootstrap, TOPIC, "group")
+        transactions = Transactions(cluster.bootstrap, "of-transactions")
+        for each in (writer, reader, transactions):
+            each.start()
+        wait_until(lambda: transactions.refused >= 2, DEADLINE_S, "it is refused, and waits")
+        lines = [
+            line
+            for node in cluster.brokers.values()
+            for line in node.program.output().splitlines()
+            if f"is refused: {SENTENCE}" in line
+        ]
+        assert 1 <= len(lines) <= len(cluster.brokers), "one line for each client of a broker"
+        # The level of the controller lets all brokers begin, before one is restarted with it.
+        controller = cluster.controller
+        controller.configure({LEVEL: "1.6"})
+        controller.restart()
+        transactions.went_on(cluster)
+        for node in cluster.brokers.values():
+            node.configure({LEVEL: "1.6"})
+            node.restart()
+            cluster.until_in_sync(TOPIC, 3)
+            transactions.went_on(cluster)
+        # What is open would hold readers back.
+        refused_at(cluster, "1.5", "this cluster has offered transactions")
+        transactions.went_on(cluster)
+        transactions.finish()
+        got = committed_in(cluster, "of-transactions")
+        assert got == [transactions.committed] * PARTITIONS
+        batches_of = cluster.batches_of(TOPIC)
+        settled(cluster.bootstrap, TOPIC, PARTITIONS, [writer], reader, batches_of)
+        # The way back that the line names.
+        client = admin(cluster.bootstrap)
+        deleted = client.delete_topics([TRANSACTIONS_TOPIC], operation_timeout=DEADLINE_S)
+        deleted[TRANSACTIONS_TOPIC].result(DEADLINE_S)
+        rolled(cluster, "1.5", controller_first=False)
 
 
 @pytest.mark.java

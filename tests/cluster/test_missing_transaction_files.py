@@ -17,7 +17,6 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.support.clients import create_topic
-from tests.support.coming_level import LEVEL, offered
 from tests.support.lone_broker import Peer
 from tests.support.processes import DEADLINE_S
 from tests.support.server import TidelogNode
@@ -26,7 +25,6 @@ from tidelog.broker.process import BrokerProcess
 from tidelog.cli import preflight
 from tidelog.controller.process import ControllerProcess
 from tidelog.model.configs.server import ServerConfigs, from_mapping
-from tidelog.model.levels import COMING
 from tidelog.protocol import messages
 from tidelog.runtime.seams import Seams
 
@@ -36,7 +34,6 @@ pytestmark = [
 ]
 
 CONFIG = {
-    LEVEL: COMING.name,
     "transaction.state.log.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
@@ -101,7 +98,6 @@ def configs_of(folder: Path) -> ServerConfigs:
     made = from_mapping(
         {
             **CONFIG,
-            **offered(),
             "node.id": "1",
             "process.roles": "broker,controller",
             "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",

@@ -28,11 +28,9 @@ from confluent_kafka.admin import OffsetSpec
 from tests.support import java
 from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster
-from tests.support.coming_level import LEVEL
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.target import TARGET
 from tidelog.groups.placement import partition_for
-from tidelog.model.levels import COMING
 from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 pytestmark = [
@@ -50,7 +48,6 @@ SOURCE = Path(__file__).with_name("Transactions.java")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster]:
     config = {
-        LEVEL: COMING.name,
         "broker.session.timeout.ms": SESSION_MS,
         "transaction.state.log.num.partitions": STATE_PARTITIONS,
         "transaction.state.log.replication.factor": 3,

@@ -1,8 +1,5 @@
 """Transactions that are open while their topic grows and shrinks, and while partitions and their
-coordinator move: on three real brokers (KIP-98, KIP-253, KIP-455; promises 3, 7 and 10).
-
-No release offers transactions yet: `tests.support.coming_level` gives its processes the level.
-"""
+coordinator move: on three real brokers (KIP-98, KIP-253, KIP-455; promises 3, 7 and 10)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
 from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster
-from tests.support.coming_level import LEVEL
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.reassigning import alter, create_on, until_exact
 from tests.support.resizes import resize
@@ -25,7 +21,6 @@ from tests.support.transacting import (
     until_nothing_is_open,
     write_plain,
 )
-from tidelog.model.levels import COMING
 from tidelog.model.topics import TRANSACTIONS_TOPIC
 
 pytestmark = [
@@ -39,7 +34,6 @@ FEW, MANY = 2, 4
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster]:
     config = {
-        LEVEL: COMING.name,
         "offsets.topic.num.partitions": 1,
         "transaction.state.log.num.partitions": 1,
         "transaction.state.log.replication.factor": 2,

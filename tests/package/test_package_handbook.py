@@ -64,7 +64,7 @@ NOT_RUN = {
             "--start-offset 4711",
             "tidelog transactions force-terminate --bootstrap-server … --transactional-id copier-7",
         ),
-        "no release offers transactions yet: tests/cluster/test_cli_transactions.py runs them",
+        "they need transactions that are open: tests/cluster/test_cli_transactions.py runs them",
     ),
     "tidelog server --workers 4 /etc/tidelog/server.properties": "four brokers beside this "
     "cluster are much for two cores: tests/cluster/test_workers.py runs two",

@@ -185,7 +185,7 @@ def test_a_stream_is_limited_resumes_and_commits_to_its_group(
 def test_aborted_transactions_of_apache_kafka(
     spark: SparkSession, kafka_bootstrap: str, topic_name: str, drain: Drain
 ) -> None:
-    """tidelog has no transactions yet; what others wrote is left out when that is asked for."""
+    """What was aborted is left out when that is asked for."""
     topic = Topic(kafka_bootstrap, topic_name).create()
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": kafka_bootstrap, "transactional.id": topic_name}

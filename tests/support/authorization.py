@@ -10,7 +10,6 @@ from uuid import UUID
 
 import msgspec
 
-from tests.support.coming_level import offered
 from tests.support.lone_broker import Peer
 from tests.support.lone_controller import LoneController
 from tests.support.proofs import secret_in, write_secret
@@ -54,7 +53,6 @@ class World:
             "transaction.state.log.min.isr": "1",
             "transaction.state.log.num.partitions": "1",
             "auto.create.topics.enable": "false",
-            **offered(),  # clients and brokers may use all APIs
             **(config or {}),
         }
         configs = from_mapping(texts)

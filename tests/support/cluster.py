@@ -72,6 +72,7 @@ class TidelogCluster:
             "cluster.secret.file": self.secret,
             "default.replication.factor": min(3, brokers),
             "offsets.topic.replication.factor": min(3, brokers),
+            "transaction.state.log.replication.factor": min(3, brokers),
             **(config or {}),
         }
         named = shared if store is None else {**shared, "metadata.store": store}

@@ -8,13 +8,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support import coming_level
 from tests.support.loop_guard import ON_START
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, free_ports
-from tidelog.model.levels import COMING
-
-MAIN = "tidelog.cli.main"
 
 
 class TidelogNode(Node):
@@ -28,7 +24,7 @@ class TidelogNode(Node):
     def __init__(self, folder: Path, config: Mapping[str, object] | None = None) -> None:
         port, controller_port, self.metrics_port = free_ports(3)
         super().__init__(folder, port)
-        self._module = MAIN
+        self._module = "tidelog.cli.main"
         self.ran_before = folder.exists()
         """Whether the cluster may not be new; a test sets it that takes a disk away."""
         self._environment: dict[str, str] = {}
@@ -45,6 +41,8 @@ class TidelogNode(Node):
             "log.dirs": self.data,
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 4,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.num.partitions": 4,
             "group.initial.rebalance.delay.ms": 0,
             "metrics_port": self.metrics_port,
         }
@@ -53,8 +51,6 @@ class TidelogNode(Node):
     def configure(self, config: Mapping[str, object]) -> None:
         """Change lines of the properties file; they count from the next start."""
         self.config.update(config)
-        if self.config.get(coming_level.LEVEL) == COMING.name and self._module == MAIN:
-            self.run_with(coming_level.__name__, {})
         lines = [f"{name}={value}" for name, value in self.config.items() if value is not None]
         self.file.write_text("\n".join(lines) + "\n")
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.coming_level import LEVEL
 from tests.support.kafka import KafkaNode
 from tests.support.node import Node
 from tests.support.server import TidelogNode
-from tidelog.model.levels import COMING
 
 MAKES = ["tidelog", "kafka"]
 
@@ -23,4 +21,4 @@ def transaction_node(make: str, folder: Path) -> Node:
     }
     if make == "kafka":
         return KafkaNode(folder, {**config, "offsets.topic.num.partitions": 2})
-    return TidelogNode(folder, {**config, LEVEL: COMING.name, "offsets.topic.num.partitions": 2})
+    return TidelogNode(folder, {**config, "offsets.topic.num.partitions": 2})

@@ -43,7 +43,7 @@ _WITHOUT_EFFECT = {
     "consumer": _OF_ALL.union(_OF_CONSUMERS.split()),
 }
 _REFUSED = {
-    "transactional.id": "transactions are not supported",
+    "transactional.id": "this command writes outside of transactions",
     "group.protocol": "only the classic protocol is supported",
 }
 """Names that change what is written or read."""

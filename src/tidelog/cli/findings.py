@@ -5,20 +5,27 @@ Owns the rules and their text. Each finding that is not good says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tidelog.cli.cluster_facts import NAMES_LISTED, ClusterFacts, Finding, Severity
 from tidelog.client.admin.nodes import REASSIGNMENTS, RESIZES, Placements, lacks_room
 from tidelog.client.admin.transactions import ONGOING
 from tidelog.client.errors import ClientError
 from tidelog.client.metadata import NO_LEADER, Topic
-from tidelog.model.levels import LATEST, LEVELS
-from tidelog.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicPartition
+from tidelog.model.levels import LEVELS
+from tidelog.model.topics import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    TopicPartition,
+)
 from tidelog.model.wording import counted, named
 
+UPGRADE = "docs/operating/upgrade.md"
 OFFSETS_REPLICAS = "offsets.topic.replication.factor"
 
-_UNORDERED = {level.name for level in LEVELS if not level.resizes}
+_UNORDERED = [level.name for level in LEVELS if not level.resizes]
+_WITHOUT_TRANSACTIONS = [level.name for level in LEVELS if not level.transactions]
 
 LOW_DISK_SHARE = 0.10
 """A directory with a smaller share of its disk free gets a note."""
@@ -326,13 +333,23 @@ def _versions(facts: ClusterFacts) -> list[Finding]:
             by_value.setdefault(str(reported[name]), []).append("the controller")
         if len(by_value) > 1:
             values = "; ".join(f"{value} on {named(x)}" for value, x in sorted(by_value.items()))
-            advice = "finish the upgrade: docs/operating/upgrade.md"
-            resized = [name for name, topic in facts.topics.items() if topic.resize_epoch > 0]
-            if kind == "levels_differ" and resized and _UNORDERED.intersection(by_value):
-                # Brokers start below it, and the controller, the last one of a roll, does not.
-                advice = f"go up to {LATEST.name}: {named(resized)} resized, there is no way back"
+            advice = no_way_back(facts, by_value) if kind == "levels_differ" else ""
+            advice = advice or f"finish the upgrade: {UPGRADE}"
             findings.append(Finding(Severity.NOTICE, f"several {of_all}: {values}", advice, kind))
     return findings
+
+
+def no_way_back(facts: ClusterFacts, levels: Collection[str]) -> str:
+    """Return why a roll between these levels can only go up, or nothing: brokers start below such
+    a level, and the controller, the last one of a roll, does not."""
+    resized = [name for name, topic in facts.topics.items() if topic.resize_epoch > 0]
+    if resized and not set(levels).isdisjoint(_UNORDERED):
+        first = LEVELS[len(_UNORDERED)].name
+        return f"go up to {first}: {named(resized)} resized, there is no way back"
+    if TRANSACTIONS_TOPIC in facts.topics and not set(levels) <= set(_WITHOUT_TRANSACTIONS):
+        first = LEVELS[len(_WITHOUT_TRANSACTIONS)].name
+        return f"go up to {first}: transactions may be open, see {UPGRADE}"
+    return ""
 
 
 def _is_assigned(topics: Mapping[str, Topic], tp: TopicPartition, node_id: int) -> bool:

@@ -91,17 +91,7 @@ async def activate(
     cluster = ClusterState(layers=layers, level=level)
     load(cluster, await _whole(store))
     _note_loaded(cluster)
-    for path in _INDISPENSABLE:
-        if path in cluster.damaged:
-            raise StoreRefused(
-                f"{cluster.damaged[path]} Restore the store from a backup, or repair this node."
-            )
-    for path in (*_INDISPENSABLE, layout.PRODUCER_IDS):
-        if path in cluster.ephemeral:
-            raise StoreRefused(
-                f"The metadata node {path} is ephemeral: its count would be lost with a session. "
-                "Restore the store from a backup, or create it as a persistent node."
-            )
+    _check_indispensable(cluster)
     refused = levels.why_refused(cluster)
     if refused is not None:
         raise StoreRefused(refused)
@@ -132,6 +122,21 @@ async def activate(
     cluster.versions[layout.CONTROLLER] = 0
     committed(cluster, multi_write, complete)
     return cluster
+
+
+def _check_indispensable(cluster: ClusterState) -> None:
+    """Raise StoreRefused if a node is damaged or ephemeral that every decision needs."""
+    for path in _INDISPENSABLE:
+        if path in cluster.damaged:
+            raise StoreRefused(
+                f"{cluster.damaged[path]} Restore the store from a backup, or repair this node."
+            )
+    for path in (*_INDISPENSABLE, layout.PRODUCER_IDS):
+        if path in cluster.ephemeral:
+            raise StoreRefused(
+                f"The metadata node {path} is ephemeral: its count would be lost with a session. "
+                "Restore the store from a backup, or create it as a persistent node."
+            )
 
 
 def _note_loaded(cluster: ClusterState) -> None:

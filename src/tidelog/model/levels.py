@@ -56,14 +56,9 @@ LEVELS = (
     Level("1.3", leader_and_isr=4, stop_replica=3, update_metadata=5),
     Level("1.4", leader_and_isr=5, stop_replica=4, update_metadata=7),
     Level("1.5", leader_and_isr=6, stop_replica=4, update_metadata=8),
+    Level("1.6", leader_and_isr=6, stop_replica=4, update_metadata=8, transactions=True),
 )
 """Lowest first."""
-
-COMING = Level("1.6", leader_and_isr=6, stop_replica=4, update_metadata=8, transactions=True)
-"""The level after them, which no configuration may name yet."""
-
-COMING_IS_OFFERED = False
-"""Whether configurations may name it: only tests set this, before they read a configuration."""
 
 LATEST = LEVELS[-1]
 """The level of a cluster whose configuration names none."""
@@ -72,22 +67,7 @@ HIGHEST = LEVELS[-1]
 """The highest level that this code knows: a broker says it when it registers."""
 
 LEVEL_NAMES = tuple(level.name for level in LEVELS)
-_BY_NAME = {level.name: level for level in (*LEVELS, COMING)}
-
-
-def why_not_offered(name: object) -> str | None:
-    """Return one clause that says why no configuration may name this level, or None."""
-    if name in LEVEL_NAMES or (name == COMING.name and COMING_IS_OFFERED):
-        return None
-    if name == COMING.name:
-        return f"it is not offered yet: the newest level of this version is {LATEST.name}"
-    words = ", ".join(LEVEL_NAMES)
-    return f"it must be one of {words}; leave Kafka's out: the newest is the default"
-
-
-def highest() -> Level:
-    """Return the highest level that this process may be commanded at."""
-    return COMING if COMING_IS_OFFERED else HIGHEST
+_BY_NAME = {level.name: level for level in LEVELS}
 
 
 def numbers_of(name: str) -> tuple[int, ...] | None:
@@ -100,7 +80,8 @@ def numbers_of(name: str) -> tuple[int, ...] | None:
 def offers_transactions(controller: str) -> bool:
     """Return whether brokers offer transactions whose controller has this level: "" for a
     controller that does not say it, and every level above ours has them."""
-    return (numbers_of(controller) or ()) >= (numbers_of(COMING.name) or ())
+    first = next(level for level in LEVELS if level.transactions)
+    return (numbers_of(controller) or ()) >= (numbers_of(first.name) or ())
 
 
 def level_of(name: str) -> Level:

@@ -71,7 +71,10 @@ class Rejected:
     records: tuple[int, ...] = ()
 
 
-OUTSIDE = Rejected(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this version")
+OUTSIDE = Rejected(
+    ErrorCode.INVALID_TXN_STATE,
+    "it is of a transaction, and the request names no transactional id",
+)
 """The refusal of a batch of a transaction in a request without a transactional id."""
 
 

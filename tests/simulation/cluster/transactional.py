@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import pytest
 
 from tests.simulation.cluster.clients import CONNECT_MS, ClusterTarget, Outside, target
 from tests.simulation.kernel import World
 from tests.simulation.transaction_history import TransactionHistory
 from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.errors import ConnectionLost
-from tidelog.model import levels
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tidelog.protocol import messages
@@ -33,14 +28,6 @@ OF_GROUP, OF_ID = 0, 1
 LONGEST_TIMEOUT_MS = 8_000
 TIMEOUTS_MS = (2_000, 4_000, LONGEST_TIMEOUT_MS)
 """Time-outs of transactions; the longest is ``transaction.max.timeout.ms``."""
-
-
-@contextmanager
-def offering() -> Iterator[None]:
-    """Let nodes be configured for the level that offers transactions, and run at it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(levels, "COMING_IS_OFFERED", True)
-        yield
 
 
 def group_of(transactional_id: str) -> str:

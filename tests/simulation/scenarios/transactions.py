@@ -22,7 +22,6 @@ from tests.simulation.cluster.transactional import (
     PARTITIONS,
     TOPIC,
     Transactional,
-    offering,
 )
 from tests.simulation.cluster.transactional_readers import (
     CommittedReader,
@@ -45,7 +44,7 @@ from tests.simulation.scenarios.result import Result
 from tests.simulation.transaction_history import Verdict
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode
-from tidelog.model.levels import COMING
+from tidelog.model.levels import LATEST
 from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 NOT_OFFERED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -85,9 +84,6 @@ class TransactionsRun(ClusterRun):
         self, seed: int, course: Course | None = None, enough: Callable[[str], bool] | None = None
     ) -> None:
         super().__init__(seed, course or transactions_course(seed), enough)
-        with offering():
-            for node in self.cluster.nodes:
-                node.set_level(COMING.name)
         self.with_company = self.world.random("company").random() < COMPANY_SHARE
         if not self.with_company:
             self.group.members.clear()
@@ -101,11 +97,6 @@ class TransactionsRun(ClusterRun):
         """What readers of uncommitted records get."""
         self._transactional_work: list[asyncio.Task[None]] = []
         self._deleting: asyncio.Task[None] | None = None
-
-    def run(self) -> Result:
-        """Run at the level that offers transactions."""
-        with offering():
-            return super().run()
 
     def _configs(self) -> dict[str, str]:
         draw = self.world.random("transaction configs")
@@ -260,7 +251,7 @@ class TransactionsRun(ClusterRun):
     def _judge(self) -> None:
         self.found += transaction_checkers.violations(self.setting.history, self.verdict.not_clean)
         self.found += [
-            f"nothing_is_refused_for_good: the cluster is at level {COMING.name}: {what}"
+            f"nothing_is_refused_for_good: the cluster is at level {LATEST.name}: {what}"
             for what in sorted(self.setting.counts)
             if what.endswith(NOT_OFFERED.name)
         ]

@@ -195,7 +195,7 @@ def test_properties_of_stock_clients_are_accepted() -> None:
     [
         ("consumer", "max.pol.records", "5", "did you mean 'max.poll.records'?"),
         ("consumer", "group.protocol", "consumer", "only the classic protocol"),
-        ("producer", "transactional.id", "x", "transactions are not supported"),
+        ("producer", "transactional.id", "x", "this command writes outside of transactions"),
         ("producer", "max.poll.records", "5", "is unknown"),
         ("client", "max.poll.records", "5", "is unknown"),
     ],

@@ -10,14 +10,14 @@ import pytest
 
 from tidelog.cli.cluster_facts import ClusterFacts, Severity
 from tidelog.cli.doctor import brokers_shown
-from tidelog.cli.findings import OFFSETS_REPLICAS, judge, readable
+from tidelog.cli.findings import OFFSETS_REPLICAS, judge, no_way_back, readable
 from tidelog.client.admin.nodes import LogDir
 from tidelog.client.admin.transactions import TransactionDescription
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import BrokerAddress, Partition, Topic
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import OFFSETS_TOPIC, TopicPartition
+from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
 
 def topic(leader: int, isr: tuple[int, ...]) -> Topic:
@@ -411,3 +411,19 @@ def test_half_of_an_upgrade_is_reported() -> None:
     topics = {"t": replace(HEALTHY.topics["t"], resize_epoch=1)}
     (found,) = (x for x in judge(replace(facts, topics=topics)) if x.kind == "levels_differ")
     assert "go up to 1.5: t resized, there is no way back" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("topic", "levels", "advice"),
+    [
+        (TRANSACTIONS_TOPIC, ("1.5", "1.6"), "go up to 1.6: transactions may be open"),
+        (TRANSACTIONS_TOPIC, ("1.4", "1.5"), ""),
+        ("t", ("1.5", "1.6"), ""),
+    ],
+)
+def test_half_of_a_roll_below_1_6_names_the_transactions(
+    topic: str, levels: tuple[str, str], advice: str
+) -> None:
+    facts = replace(HEALTHY, topics={topic: HEALTHY.topics["t"]})
+    found = no_way_back(facts, levels)
+    assert found.startswith(advice) and bool(found) is bool(advice)

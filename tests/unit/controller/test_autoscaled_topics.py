@@ -29,7 +29,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, DeletionMark
 from tidelog.model.admin_requests import AlterOperation, ResourceType
 from tidelog.model.errors import ErrorCode
-from tidelog.model.levels import COMING, level_of
+from tidelog.model.levels import level_of
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 
 AUTO = {
@@ -371,7 +371,7 @@ def test_a_rate_counts_for_the_whole_of_its_time() -> None:
 def test_an_internal_topic_is_left_alone(name: str) -> None:
     """Groups and transactions are placed by its count."""
     world = Scaled()
-    world.cluster.level = COMING
+    world.cluster.level = level_of("1.6")
     world.create(TopicToCreate(name, 2, 1), for_process=True)
     world.commit((Put(layout.topic_configs(name), ConfigNode(AUTO)),))
     assert settings_of(world.cluster, name) is not None

@@ -206,7 +206,7 @@ def test_configurations_are_whole_sets_and_empty_ones_for_what_has_none() -> Non
     made.commit((Put(layout.topic_configs("t"), ConfigNode({"b": "2", "a": "1"})),))
     told = requests.update_configs(made.cluster, SENDER, 1, None)
     assert told.store_revision == made.cluster.revision
-    assert told.level == made.cluster.level.name == "1.5"
+    assert told.level == made.cluster.level.name == "1.6"
     found = [
         (e.entity_type, e.entity_name, [(c.name, c.value) for c in e.configs])
         for e in told.entities

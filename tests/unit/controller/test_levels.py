@@ -42,7 +42,7 @@ from tidelog.metadata.records import (
 from tidelog.metadata.store import Create, Delete, Set
 from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.errors import ErrorCode
-from tidelog.model.levels import LATEST, LEVEL_NAMES, LEVELS, highest, level_of
+from tidelog.model.levels import HIGHEST, LATEST, LEVEL_NAMES, LEVELS, level_of
 from tidelog.model.topics import TRANSACTIONS_TOPIC, TopicPartition
 from tidelog.model.work import finish
 
@@ -89,36 +89,23 @@ def test_what_a_level_sends(
     assert (found.one_stop_request, found.unclean_flag, found.topic_ids) == (one_request, flag, ids)
 
 
-def test_there_are_six_levels_and_the_last_one_is_the_default() -> None:
-    assert LEVEL_NAMES == ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
-    assert LATEST is LEVELS[-1]
-
-
-def test_the_level_of_transactions_is_not_offered_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only tests may name it: no cluster gets into it before all of it is there."""
-    texts = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
-        "inter.broker.protocol.version": "1.6",
-    }
-    monkeypatch.setattr("tidelog.model.levels.COMING_IS_OFFERED", False)
-    refused = from_mapping(texts)
-    assert isinstance(refused, tuple)
-    assert [line.sentence for line in refused] == [
-        "Invalid value 1.6 for configuration inter.broker.protocol.version: it is not offered yet: "
-        "the newest level of this version is 1.5."
-    ]
-    assert highest().name == "1.5"
-    monkeypatch.setattr("tidelog.model.levels.COMING_IS_OFFERED", True)
-    made = from_mapping(texts)
+def test_there_are_seven_levels_and_the_last_one_is_the_default() -> None:
+    assert LEVEL_NAMES == ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "1.6")
+    assert LATEST is HIGHEST is LEVELS[-1]
+    made = from_mapping(
+        {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+        }
+    )
     assert isinstance(made, ServerConfigs), made
-    assert made.level.transactions and highest().name == "1.6"
+    assert made.level.transactions and made.level.name == "1.6"
 
 
 @pytest.mark.parametrize(
     ("level", "offered"),
-    [(level.name, False) for level in LEVELS]
+    [(level.name, False) for level in LEVELS[:-1]]
     + [("1.6", True), ("1.7", True), ("1.10", True), ("2.0", True), ("", False), ("new", False)],
 )
 def test_brokers_offer_transactions_by_the_level_of_their_controller(

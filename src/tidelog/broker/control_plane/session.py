@@ -29,9 +29,9 @@ from tidelog.broker.control_plane.quorum import Quorum
 from tidelog.broker.control_plane.refused_registrations import RefusedRegistrations
 from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
-from tidelog.model import levels
 from tidelog.model.configs.addresses import Listener
 from tidelog.model.errors import ErrorCode
+from tidelog.model.levels import HIGHEST
 from tidelog.model.registration import FormerRegistration
 from tidelog.network.requester import Requester
 from tidelog.protocol import messages
@@ -344,7 +344,7 @@ class ControllerSession:
             ),
             highest_seen=request.HighestSeen(reported.controller_epoch, reported.store_revision),
             inventory=reported.inventory,
-            highest_level=levels.highest().name,
+            highest_level=HIGHEST.name,
             directory_id=identity.directory_id,
             log_dirs=list(identity.log_dirs),
             cordoned_log_dirs=list(identity.cordoned_log_dirs),

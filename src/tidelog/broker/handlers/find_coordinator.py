@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.metadata.cluster_level import NO_TRANSACTIONS
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -38,7 +39,6 @@ GROUP, TRANSACTION = 0, 1
 CREATED_WITHIN_S = 1.0
 """Longest wait for the topic's creation; after it the client gets COORDINATOR_NOT_AVAILABLE."""
 
-NO_TRANSACTIONS = "this version has no transactions: send without a transactional.id"
 MOVING = "the coordinator moves to another broker, which is not known here yet"
 LEVEL_UNKNOWN = "this broker has started and does not know the level of the cluster yet"
 NOT_YET = "the topic {}, or the leader of its partition, is not there yet"
@@ -62,6 +62,8 @@ async def handle(
 def _find_all(broker: Broker, key_type: int, keys: list[str], context: RequestContext) -> Work[Any]:
     """Return each key once, however often it is named."""
     coordinators = []
+    if key_type == TRANSACTION and broker.refused_transactions:
+        broker.cluster_level.refused(context.client_id, context.client_host)
     for key in dict.fromkeys(keys):
         coordinators.append(_find(broker, key_type, key, context.listener_name))
         yield ANSWER_BYTES

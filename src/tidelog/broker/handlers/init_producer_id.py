@@ -43,10 +43,7 @@ def handle(broker: Broker, request: messages.InitProducerIdRequest, context: Req
     """Return a producer id, at once or later."""
     response = messages.InitProducerIdResponse
     if request.transactional_id is not None and broker.refused_transactions:
-        logger.info(
-            "%(client_id)s requested transactions, which this version does not have",
-            {"client_id": context.client_id},
-        )
+        broker.cluster_level.refused(context.client_id, context.client_host)
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return response(error_code=code, producer_epoch=-1)
     if (request.producer_id == NONE_NAMED) != (request.producer_epoch == NONE_NAMED):

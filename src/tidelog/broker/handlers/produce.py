@@ -37,6 +37,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from tidelog.broker.metadata.cluster_level import NO_TRANSACTIONS
 from tidelog.broker.metadata.leader_hints import FIRST_PRODUCE_VERSION
 from tidelog.broker.partitions import produce_fast_path
 from tidelog.broker.partitions.admission import (
@@ -85,7 +86,6 @@ _Uninspected = tuple["HostedPartition", list[Any], int, "asyncio.Future[Appended
 """A partition, the responses of its topic, the index of its own, and the result of the append."""
 
 FIRST_SERVED_VERSION = 3
-NO_TRANSACTIONS = "this version has no transactions: send without a transactional.id"
 INTERNAL = "clients must not write to an internal topic"
 _ONE_BATCH = Rejected(
     ErrorCode.INVALID_RECORD, "a produce request must have exactly one batch for each partition"
@@ -124,6 +124,7 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
 def _with_id(broker: Broker, request: messages.ProduceRequest, context: RequestContext) -> Any:
     version, transactional_id = context.version, request.transactional_id
     if broker.refused_transactions:
+        broker.cluster_level.refused(context.client_id, context.client_host)
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return _refused(version, request, error, NO_TRANSACTIONS)
     if not transactional_id:

@@ -13,7 +13,7 @@ level: see ``model.levels``. Source: docs/design/levels.md.
 | 1.5 | partitions without a node, and no count of | gives each a partition epoch before it is |
 | | partition epochs: a store from before them | active; later ones: ``completion`` |
 | 1.6 | no mark that transactions were offered | writes it as it becomes active |
-| below 1.6 | that mark, and ``__transaction_state`` | refuses to start: nobody ends what is open |
+| below 1.6 | that mark, and ``__transaction_state`` | refuses to start: no broker ends open ones |
 | below 1.6 | that mark alone: no transaction ever began | removes it as it becomes active |
 
 A topic counts as resized from the first write of its first resize on. Below 1.5 no process knows

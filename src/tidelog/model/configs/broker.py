@@ -38,12 +38,11 @@ from tidelog.model.configs.types import (
     Between,
     ConfigDefinition,
     NotEmpty,
-    OfferedLevel,
     OneOf,
     StoreAddress,
     Update,
 )
-from tidelog.model.levels import LATEST
+from tidelog.model.levels import LATEST, LEVEL_NAMES
 
 _SHARES = "Of the topic of share groups (KIP-932), which this version has not."
 
@@ -93,7 +92,7 @@ class NodeRows:
         LATEST.name,
         "The level of the requests between controllers and brokers. Raise it on controllers "
         "first, lower it on brokers first.",
-        OfferedLevel(),
+        OneOf(LEVEL_NAMES, hint="leave Kafka's out: the newest is the default"),
     )
     logging_format: str = row(
         STRING,

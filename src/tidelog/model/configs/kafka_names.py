@@ -132,7 +132,7 @@ IGNORED: Mapping[str, str] = {
             """,
         ),
         (
-            "this version has no transactions",
+            "coordinators of transactions do these by themselves",
             """
             add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
             transaction.abort.timed.out.transaction.cleanup.interval.ms
@@ -358,7 +358,7 @@ _REFUSED = (
         """,
     ),
     (
-        "this version has no transactions",
+        "this version has no two-phase commit of other systems",
         """
         transaction.two.phase.commit.enable=false
         """,

@@ -13,8 +13,6 @@ from difflib import SequenceMatcher, get_close_matches
 from enum import Enum, IntEnum
 from typing import Any
 
-from tidelog.model import levels
-
 Value = bool | int | float | str | tuple[str, ...] | None
 """A parsed value; None when the configuration has no default and is not set."""
 
@@ -186,28 +184,7 @@ class Off:
         return "false"
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedLevel:
-    """A level that this version offers."""
-
-    def why_not(self, value: Value) -> str | None:
-        """Return one clause that says why ``value`` is refused, or None."""
-        return levels.why_not_offered(value)
-
-    def __str__(self) -> str:
-        return f"[{', '.join(levels.LEVEL_NAMES)}]"
-
-
-Check = (
-    Between
-    | OneOf
-    | NotEmpty
-    | ThrottledReplicas
-    | CordonedDirs
-    | StoreAddress
-    | Off
-    | OfferedLevel
-)
+Check = Between | OneOf | NotEmpty | ThrottledReplicas | CordonedDirs | StoreAddress | Off
 
 
 @dataclass(frozen=True, slots=True)
