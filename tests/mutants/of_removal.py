@@ -54,9 +54,16 @@ MUTANTS = (
     Mutant(
         "levels: a controller at 1.6 leaves no mark that transactions were offered",
         "src/tidelog/controller/decisions/levels.py::mark_of_transactions",
-        "    return [Put(layout.OFFERED_TRANSACTIONS, OfferedTransactions(cluster.level.name))]\n",
-        "    return []\n",
+        "    return [mark, *_compacted(cluster)]\n",
+        "    return _compacted(cluster)\n",
         f"{UNIT}/test_levels.py tests/wire/test_controller_levels.py",
+    ),
+    Mutant(
+        "levels: a topic of transactions from before the mark loses states by its retention",
+        "src/tidelog/controller/decisions/levels.py::mark_of_transactions",
+        "    return [mark, *_compacted(cluster)]\n",
+        "    return [mark]\n",
+        f"{UNIT}/test_levels.py",
     ),
     Mutant(
         "levels: a controller below 1.5 is active on a store with resized topics",

@@ -32,6 +32,7 @@ from tidelog.controller.pending import changes_of
 from tidelog.controller.requests import Gone, Sender
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
+    ConfigNode,
     DeletionMark,
     FormerPartition,
     OfferedTransactions,
@@ -411,7 +412,8 @@ def test_a_level_below_1_5_is_refused_if_a_topic_was_resized(
 def with_transactions(world: World) -> None:
     """A controller becomes active at the level of the world, and transactions begin."""
     world.commit(tuple(levels.mark_of_transactions(world.cluster)))
-    (made,) = world.create(TopicToCreate(TRANSACTIONS_TOPIC, 1, 1), for_process=True)
+    topic = TopicToCreate(TRANSACTIONS_TOPIC, 1, 1, configs=(("cleanup.policy", "compact"),))
+    (made,) = world.create(topic, for_process=True)
     assert made.refusal is None
 
 
@@ -444,6 +446,28 @@ def test_the_topic_of_transactions_without_the_mark_refuses_nothing() -> None:
         moved_to(world, level)
         assert levels.why_refused(world.cluster) is None
         assert levels.mark_of_transactions(world.cluster) == []
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete", None, "{"])
+def test_a_topic_of_transactions_from_before_the_mark_is_compacted_after_it(
+    policy: str | None,
+) -> None:
+    """Its retention would delete the states of ids that are in use."""
+    world = world_at("1.6")
+    with_transactions(world)
+    path = layout.topic_configs(TRANSACTIONS_TOPIC)
+    configs = {"segment.bytes": "4000"} | ({} if policy is None else {"cleanup.policy": policy})
+    world.commit((Remove(layout.OFFERED_TRANSACTIONS), Put(path, ConfigNode(configs))))
+    if policy == "{":
+        world.tree.apply(world.session, [Set(path, b"{")])
+        configs = {}
+    moved_to(world, "1.6")
+    writes = levels.mark_of_transactions(world.cluster)
+    compacted = Put(path, ConfigNode({**configs, "cleanup.policy": "compact"}))
+    assert writes[1:] == ([] if policy == "compact" else [compacted])
+    world.commit(tuple(writes))
+    assert world.cluster.topic_configs[TRANSACTIONS_TOPIC]["cleanup.policy"] == "compact"
+    assert levels.mark_of_transactions(world.cluster) == []
 
 
 def test_the_mark_of_transactions_goes_when_a_level_is_left_at_which_none_began() -> None:

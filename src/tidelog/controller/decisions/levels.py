@@ -13,6 +13,7 @@ level: see ``model.levels``. Source: docs/design/levels.md.
 | 1.5 | partitions without a node, and no count of | gives each a partition epoch before it is |
 | | partition epochs: a store from before them | active; later ones: ``completion`` |
 | 1.6 | no mark that transactions were offered | writes it as it becomes active |
+| 1.6 | no such mark, and ``__transaction_state`` | has the topic compacted after that |
 | below 1.6 | that mark, and ``__transaction_state`` | refuses to start: no broker ends open ones |
 | below 1.6 | that mark alone: no transaction ever began | removes it as it becomes active |
 
@@ -37,7 +38,13 @@ from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import without_epoch
 from tidelog.controller.decisions.decision import Put, Remove, RequestRefusal, Write
 from tidelog.metadata import layout
-from tidelog.metadata.records import Counter, OfferedTransactions, PartitionNode, TopicHistory
+from tidelog.metadata.records import (
+    ConfigNode,
+    Counter,
+    OfferedTransactions,
+    PartitionNode,
+    TopicHistory,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import numbers_of
 from tidelog.model.topics import TRANSACTIONS_TOPIC, TopicPartition
@@ -46,6 +53,8 @@ from tidelog.model.wording import named
 MARKS_PER_WRITE = 500
 """Topics marked in one multi-write: a few hundred bytes each, far below ZooKeeper's limit of 1 MB
 for a request."""
+
+POLICY, COMPACTED = "cleanup.policy", "compact"
 
 
 def why_refused(cluster: ClusterState) -> str | None:
@@ -71,14 +80,27 @@ def _why_transactions(cluster: ClusterState) -> str | None:
 
 
 def mark_of_transactions(cluster: ClusterState) -> list[Write]:
-    """Return the write, if any, with which a controller becomes active at its level: the mark says
+    """Return the writes, if any, with which a controller becomes active at its level: the mark says
     whether the store's brokers may have begun transactions."""
     is_marked = layout.OFFERED_TRANSACTIONS in cluster.versions
     if not cluster.level.transactions:
         return [Remove(layout.OFFERED_TRANSACTIONS)] if is_marked else []
     if is_marked and layout.OFFERED_TRANSACTIONS not in cluster.damaged:
         return []
-    return [Put(layout.OFFERED_TRANSACTIONS, OfferedTransactions(cluster.level.name))]
+    mark = Put(layout.OFFERED_TRANSACTIONS, OfferedTransactions(cluster.level.name))
+    return [mark, *_compacted(cluster)]
+
+
+def _compacted(cluster: ClusterState) -> list[Write]:
+    """Return the write that has ``__transaction_state`` compacted, if the topic is of a time before
+    transactions: with the defaults its retention would delete states that count."""
+    path = layout.topic_configs(TRANSACTIONS_TOPIC)
+    configs = cluster.topic_configs.get(TRANSACTIONS_TOPIC, {})
+    if TRANSACTIONS_TOPIC not in cluster.topics or configs.get(POLICY) == COMPACTED:
+        return []
+    if path in cluster.damaged:
+        configs = {}
+    return [Put(path, ConfigNode({**configs, POLICY: COMPACTED}))]
 
 
 def _why_resized(cluster: ClusterState) -> str | None:
