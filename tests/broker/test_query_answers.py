@@ -32,6 +32,7 @@ from tidelog.model.errors import ErrorCode as E
 from tidelog.network.router import Handler, Router
 from tidelog.protocol import messages
 from tidelog.records.builder import Producer
+from tidelog.storage.log.results import Appended
 
 QUERIES = (
     describe_acls,
@@ -107,11 +108,16 @@ def test_no_user_has_scram_credentials(tmp_path: Path) -> None:
     run_work(work())
 
 
-def test_the_producers_that_a_leader_remembers(tmp_path: Path) -> None:
+def test_the_producers_that_replicas_remember(tmp_path: Path) -> None:
+    """A follower responds by its own log."""
+
     async def work() -> None:
         async with asking(tmp_path) as (lone, peer):
             lone.lead("t", 2)
-            lone.lead("other", leader=2)
+            followed = lone.lead("followed", leader=2, isr=(1, 2), replicas=(1, 2))
+            copied = batch("copied", producer=Producer(9, 1, 0))
+            assert isinstance(followed.log.append_as_follower(copied, 0), Appended)
+            lone.lead("unled", leader=-1)
             began_ms = lone.broker.clock.wall_ms()
             for sequence in (0, 2):
                 answer = await send(peer, batch("a", "b", producer=Producer(41, 3, sequence)))
@@ -121,7 +127,8 @@ def test_the_producers_that_a_leader_remembers(tmp_path: Path) -> None:
             asked = PRODUCERS(
                 [
                     PRODUCERS.TopicRequest("t", [0, 1, 9, 0]),
-                    PRODUCERS.TopicRequest("other", [0]),
+                    PRODUCERS.TopicRequest("followed", [0]),
+                    PRODUCERS.TopicRequest("unled", [0]),
                     PRODUCERS.TopicRequest("none", [0]),
                 ]
             )
@@ -133,7 +140,8 @@ def test_the_producers_that_a_leader_remembers(tmp_path: Path) -> None:
                 ("t", 0, E.NONE),
                 ("t", 1, E.NONE),
                 ("t", 9, E.UNKNOWN_TOPIC_OR_PARTITION),
-                ("other", 0, E.NOT_LEADER_OR_FOLLOWER),
+                ("followed", 0, E.NONE),
+                ("unled", 0, E.NOT_LEADER_OR_FOLLOWER),
                 ("none", 0, E.UNKNOWN_TOPIC_OR_PARTITION),
             ]
             known = topics[0].partitions[0].active_producers
@@ -145,6 +153,8 @@ def test_the_producers_that_a_leader_remembers(tmp_path: Path) -> None:
                 assert (each.coordinator_epoch, each.current_txn_start_offset) == (-1, -1)
                 assert began_ms <= each.last_timestamp <= lone.broker.clock.wall_ms()
             assert topics[0].partitions[1].active_producers == []
+            (follows,) = topics[1].partitions[0].active_producers
+            assert (follows.producer_id, follows.producer_epoch) == (9, 1)
 
     run_work(work())
 

@@ -1,7 +1,9 @@
-"""DescribeProducers v0: the idempotent producers that partitions led here remember (KIP-664).
+"""DescribeProducers v0: the idempotent producers that replicas here remember (KIP-664).
 
 - A producer is remembered from its first batch until ``producer.id.expiration.ms`` after its last.
-- NOT_LEADER_OR_FOLLOWER for a partition that is led elsewhere; each partition has its own error.
+- A follower responds by its own log, as in Kafka: Kafka's tool asks one broker for all replicas
+  that it has. NOT_LEADER_OR_FOLLOWER from a broker without a replica, or while there is no leader;
+  each partition has its own error.
 - The coordinator epoch is that of the last marker, and the first offset that of the transaction
   that is open; -1 without one.
 """
@@ -50,14 +52,15 @@ def _partition(broker: Broker, topic: str, index: int) -> Work[Any]:
     answer = _Partition(index)
     yield PARTITION_BYTES
     partition = broker.partitions.get(topic, index)
-    error = (
-        broker.leader_hints.why_not_here(topic, index)
-        if partition is None
-        else partition.why_not_serving(NONE)
-    )
+    if partition is None:
+        error = broker.leader_hints.why_not_here(topic, index)
+    elif partition.is_following:
+        error = ErrorCode.NONE
+    else:
+        error = partition.why_not_serving(NONE)
     if partition is None or error is not ErrorCode.NONE:
         answer.error_code = error
-        answer.error_message = f"this broker does not lead {topic}-{index}: {error.name}"
+        answer.error_message = f"no producers of {topic}-{index} from this broker: {error.name}"
         return answer
     for entry in list(partition.log.producers.entries.values()):
         answer.active_producers.append(
