@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import Peer
+from tests.support.processes import DEADLINE_S
 from tidelog.broker.process import BrokerProcess, StartFailed
 from tidelog.cli import preflight
 from tidelog.cli.refusal import Failed
@@ -56,6 +57,7 @@ SAME = [
     "data/t-0/00000000000000000005.snapshot",
     "data/t-0/leader-epoch-checkpoint",
     "data/t-0/tidelog.leader-epochs.crc32c",
+    "data/tidelog.first-fence-offsets",
     "data/tidelog.life",
     "data/tidelog.unaware-writers",
     "metadata.sqlite.lock",
@@ -154,6 +156,27 @@ async def fill(peer: Peer) -> None:
         assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
 
+async def grow(peer: Peer) -> list[int]:
+    """Fill the topic and let it have a second partition; return the ends of both."""
+    await fill(peer)
+    create = messages.CreatePartitionsRequest
+    topic = create.CreatePartitionsTopic(name="t", count=2, assignments=None)
+    answer = await peer.ask(create(topics=[topic], timeout_ms=10_000), 3)
+    assert answer.results[0].error_code == 0, answer
+    async with asyncio.timeout(DEADLINE_S):
+        while min(ends := await ends_of_both(peer)) <= 0:
+            pass
+    return ends
+
+
+async def ends_of_both(peer: Peer) -> list[int]:
+    request = messages.ListOffsetsRequest
+    parts = [request.ListOffsetsPartition(partition_index=x, timestamp=-1) for x in (0, 1)]
+    asked = request(topics=[request.ListOffsetsTopic(name="t", partitions=parts)])
+    (topic,) = (await peer.ask(asked, 5)).topics
+    return [answer.offset for answer in topic.partitions]
+
+
 async def look(peer: Peer) -> tuple[str, list[str]]:
     """What is served of the topic, and the doctor's problems."""
     request = messages.ListOffsetsRequest
@@ -209,6 +232,22 @@ def test_each_missing_node_is_named_or_made_again(
         nodes = store.execute("SELECT path FROM nodes WHERE data != x''").fetchall()
     assert {path for (path,) in nodes} == NODES_SAID.keys()
     check(whole, caplog, NODES_SAID, start_without_node)
+
+
+def test_fences_that_are_missing_on_every_replica_are_written_no_second_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A leader without its file had taken its partition for one that was never resized."""
+    folder = tmp_path / "folder"
+    ends = asyncio.run(at_work(folder, grow))
+    files = sorted((folder / "data").glob("t-*/fence-checkpoint"))
+    assert len(files) == 2
+    kept = [file.read_bytes() for file in files]
+    for file in files:
+        file.unlink()
+    assert asyncio.run(at_work(folder, ends_of_both)) == ends
+    assert caplog.text.count("fence-checkpoint: the file is missing: taken from the log") == 2
+    assert [file.read_bytes() for file in files] == kept
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

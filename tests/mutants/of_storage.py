@@ -513,9 +513,30 @@ MUTANTS = (
     ),
     Mutant(
         "fences: without its file a log that lost batches goes on",
+        "src/tidelog/storage/log/fence_recovery.py::_take_from_batches",
+        "    if begins > (first or 0):\n",
+        "    if begins < 0:\n",
+        "tests/unit/storage/test_fence_files.py",
+    ),
+    Mutant(
+        "0157: a log whose file of fences is gone counts as one that was never resized",
         "src/tidelog/storage/log/fence_recovery.py::find_fences",
-        "        if log.segments[0].base_offset > 0:\n",
-        "        if log.segments[0].base_offset < 0:\n",
+        "        if first is None:\n",
+        "        if checked is None or first is None:\n",
+        "tests/unit/storage/test_fence_files.py",
+    ),
+    Mutant(
+        "0157: a start that finds the damage loses the record of the first fence",
+        "src/tidelog/storage/log/state.py::LogState.first_fence",
+        "        return self.fence_file.first_on_record if self.damaged is not None else None\n",
+        "        return None\n",
+        "tests/unit/storage/test_fence_files.py",
+    ),
+    Mutant(
+        "0157: the recovery point passes a first fence that is not on record",
+        "src/tidelog/storage/directory/claims.py::claims_of",
+        "    return {names.FIRST_FENCES: dict(fences.values()), **claims}\n",
+        "    return {**claims, names.FIRST_FENCES: dict(fences.values())}\n",
         "tests/unit/storage/test_fence_files.py",
     ),
     Mutant(

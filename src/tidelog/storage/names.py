@@ -42,6 +42,9 @@ EPOCH_CHECKSUM = "tidelog.leader-epochs.crc32c"
 FENCE_CHECKPOINT = "fence-checkpoint"
 """Our own: the fences and seals of a partition (KIP-253)."""
 
+FIRST_FENCES = "tidelog.first-fence-offsets"
+"""Our own: which partitions have fences, and the offset of the first one of each (KIP-253)."""
+
 PARTITION_METADATA = "partition.metadata"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -66,7 +69,15 @@ LIFE = "tidelog.life"
 """Our own: the boot id of the operating system, and the durability of the process that wrote it."""
 
 OF_LOG_DIRECTORIES = frozenset(
-    {META_PROPERTIES, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS, LIFE}
+    {
+        META_PROPERTIES,
+        RECOVERY_POINTS,
+        LOG_STARTS,
+        HIGH_WATERMARKS,
+        CLEANER_OFFSETS,
+        FIRST_FENCES,
+        LIFE,
+    }
 )
 """Files that a log directory has, and nothing else."""
 

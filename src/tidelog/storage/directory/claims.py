@@ -10,9 +10,13 @@ from collections.abc import Callable, Mapping
 from tidelog.model.topics import TopicPartition
 from tidelog.model.work import Work
 from tidelog.storage import names
+from tidelog.storage.log.fences import fence_key
 from tidelog.storage.log.partition_log import PartitionLog
 
 Offsets = dict[TopicPartition, int]
+
+FirstFences = dict[TopicPartition, tuple[TopicPartition, int]]
+"""By partition: its name in the record of first fences, and the offset."""
 
 
 def _log_start(log: PartitionLog) -> int:
@@ -42,26 +46,39 @@ def claims_of(
     at one moment during the call, and not before its claims were last lowered.
 
     The last turn goes over all logs, 0.4 us for each, and reads again those whose claims fell.
+
+    One more file comes before these, with the first fence of each log that has any, by topic id:
+    the recovery point must not pass a fence that is in no record (docs/decisions/0157).
     """
     claims: dict[str, Offsets] = {name: {} for name in CLAIMS}
+    fences: FirstFences = {}
     asked: dict[TopicPartition, tuple[PartitionLog, int]] = {}
     for partition, log in list(logs.items()):
-        asked[partition] = _ask(partition, log, claims)
+        asked[partition] = _ask(partition, log, claims, fences)
         yield None
     for partition, log in logs.items():
         if asked.get(partition) != (log, log.lowered):
             # A cut waits for a checkpoint that claims less: no later one may claim more. Nor may
             # the claims of a deleted log be taken for those of the next log of the same name.
-            _ask(partition, log, claims)
+            _ask(partition, log, claims, fences)
     for partition in asked.keys() - logs.keys():
         for offsets in claims.values():
             del offsets[partition]
-    return claims
+        fences.pop(partition, None)
+    return {names.FIRST_FENCES: dict(fences.values()), **claims}
 
 
 def _ask(
-    partition: TopicPartition, log: PartitionLog, claims: dict[str, Offsets]
+    partition: TopicPartition,
+    log: PartitionLog,
+    claims: dict[str, Offsets],
+    fences: FirstFences,
 ) -> tuple[PartitionLog, int]:
     for name, claim in CLAIMS.items():
         claims[name][partition] = claim(log)
+    first = log.first_fence
+    if first is None or log.metadata is None:
+        fences.pop(partition, None)  # a cut took what an earlier turn has noted
+    else:
+        fences[partition] = fence_key(log.metadata, partition), first
     return log, log.lowered

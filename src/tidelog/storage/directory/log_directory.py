@@ -129,6 +129,7 @@ class LogDirectory:
         removed_ms = self._seams.clock.wall_ms() + configs_of(()).file_delete_delay_ms
         starts, recovery, watermarks, cleaned = (self._offsets(name, loaded) for name in CLAIMS)
         self._noted = {*recovery, *starts, *watermarks, *cleaned}
+        fences = self._offsets(names.FIRST_FENCES, loaded)
         contents = contents_of(self._disk, self.path)
         loaded.strays, loaded.unknown = contents.strays, contents.unknown
         self.futures = contents.futures
@@ -145,7 +146,9 @@ class LogDirectory:
 
         self.resources.loading.logs = len(contents.hosted)
         Opening(self._disk, self.resources.loading, helpers, most_helpers).open_all(
-            self._load_one(loaded, partition, path, configs_of, ending_of(partition), cleaned)
+            self._load_one(
+                loaded, partition, path, configs_of, ending_of(partition), cleaned, fences
+            )
             for partition, path in contents.hosted
         )
         ids = {x.metadata.topic_id for x in self.logs.values() if x.metadata is not None}
@@ -172,6 +175,7 @@ class LogDirectory:
         configs_of: ConfigsOf,
         ending: Ending,
         cleaned: Offsets,
+        fences: Offsets,
     ) -> Checks[None]:
         self.resources.loading.begin(path)
         log = yield from open_log(
@@ -182,6 +186,7 @@ class LogDirectory:
             ending,
             now_ms=self._seams.clock.wall_ms(),
             first_dirty_offset=cleaned.get(partition, 0),
+            first_fences=fences,
         )
         log.forget_producers_after(self._producer_expiration_ms)
         self.logs[partition] = log

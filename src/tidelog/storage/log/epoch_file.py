@@ -102,6 +102,8 @@ class FenceFile:
     """What it has in any case, whatever becomes of the newest name."""
     change: int = 0
     """The number of the last change of its name, as ``DirtyFiles`` counts them."""
+    first_on_record: int | None = None
+    """The offset of the oldest fence as the log directory had it at the start, None for none."""
 
     def was_written(self, fences: Fences, change: int) -> None:
         """Note the content of the file, which has its name since a change of names."""

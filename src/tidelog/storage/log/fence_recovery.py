@@ -6,11 +6,14 @@ all below; what it has above is of a sync that did not end, and the batches ther
 | the file | what counts |
 |---|---|
 | it agrees with the batches | its entries below the recovery point, then those of the batches |
-| it is missing | the batches that were checked: no fence was below the recovery point |
-| it cannot be read, or a batch contradicts it | all batches; damage, if some were removed |
+| it is missing, no first fence is on record | the batches that were checked: there was no file |
+| it is missing, and one is on record | all batches; damage, if the first fence was removed |
+| it cannot be read, or a batch contradicts it | the same; none on record: if any one is gone |
 
 Retention may have removed a fence's batch, and then only the file knew it. A leader without it
 would append the fence again, so such a replica is damaged: it is fetched again from its leader.
+The first fence is on record in the log directory (docs/decisions/0157). One at or above the end of
+the log was cut since then, and counts as none.
 """
 
 from __future__ import annotations
@@ -32,10 +35,13 @@ Found = list[tuple[int, FenceRecord]]
 def find_fences(log: LogState, recovery_point: int, checked: CheckedBatches | None) -> None:
     """Give a log that is being opened its fences.
 
-    ``checked``: from the batches after the recovery point. A file that could not be believed is
-    named in ``log.recovered.mended``. One look-up for each fence; grows with the batches of the log
-    only where the file cannot be believed. Unsound where they do not say enough.
+    ``checked``: from the batches after the recovery point. A file that is lost, or could not be
+    believed, is named in ``log.recovered.mended``. One look-up for each fence; grows with the
+    batches of the log only where the file is not there to be believed. Unsound where they do not
+    say enough.
     """
+    first = log.fence_file.first_on_record
+    first = None if first is None or first >= log.end_offset else first
     path = f"{log.path}/{names.FENCE_CHECKPOINT}"
     try:
         decoded = decode_fences(log.resources.disk.read(path))
@@ -47,14 +53,25 @@ def find_fences(log: LogState, recovery_point: int, checked: CheckedBatches | No
             log.fence_file.change = log.dirty.note_names()
         _agree(log, recovery_point, checked)
     except FileNotFoundError:
-        _add(log, [] if checked is None else checked.fences)
+        if first is None:
+            _add(log, [] if checked is None else checked.fences)
+        else:
+            _take_from_batches(log, path, "the file is missing", first)
     except DamagedFile as error:
-        log.fence_file.written = Fences()
-        take_fences(log, Fences())  # another one: the file is written again
-        if log.segments[0].base_offset > 0:
-            raise Unsound(f"{path}: {error}; batches with fences may have been removed") from None
-        log.recovered.mended.append(f"{path}: {error}: taken from the log instead")
-        _add(log, _of_batches(log))
+        _take_from_batches(log, path, str(error), first)
+
+
+def _take_from_batches(log: LogState, path: str, why: str, first: int | None) -> None:
+    """Give a log whose file does not count the fences of its batches; Unsound if those of some
+    were removed. ``first``: the offset of the oldest one, None if that is not on record."""
+    log.fence_file.written = Fences()
+    take_fences(log, Fences())  # another one: the file is written again
+    begins = log.segments[0].base_offset
+    if begins > (first or 0):
+        gone = "batches with fences may have been" if first is None else f"the one at {first} was"
+        raise Unsound(f"{path}: {why}; {gone} removed: put a copy of the file back")
+    log.recovered.mended.append(f"{path}: {why}: taken from the log instead")
+    _add(log, _of_batches(log))
 
 
 def _agree(log: LogState, recovery_point: int, checked: CheckedBatches | None) -> None:

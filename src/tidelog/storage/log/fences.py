@@ -15,8 +15,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from tidelog.model.topics import TopicPartition
 from tidelog.records.control_records import ChangeKind
-from tidelog.storage.checkpoints import DamagedFile, decode_checked_lines, encode_checked_lines
+from tidelog.storage.checkpoints import (
+    DamagedFile,
+    PartitionMetadata,
+    decode_checked_lines,
+    encode_checked_lines,
+    encode_uuid,
+)
 
 
 class FenceEntry(NamedTuple):
@@ -76,6 +83,12 @@ class Fences:
         ):
             return self
         return Fences((*self.entries, entry))
+
+
+def fence_key(metadata: PartitionMetadata, partition: TopicPartition) -> TopicPartition:
+    """Return how the record of first fences names a replica: by topic id, for a version that does
+    not know the record may have let a topic of the same name take its place."""
+    return TopicPartition(encode_uuid(metadata.topic_id), partition.partition)
 
 
 def encode_fences(fences: Iterable[FenceEntry]) -> bytes:

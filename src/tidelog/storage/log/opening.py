@@ -7,7 +7,7 @@ there, then come leader epochs, fences and producers. Not the judgement of batch
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tidelog.model.configs.topic import TopicConfigs
@@ -22,6 +22,7 @@ from tidelog.storage.log.aborted_recovery import find_aborted
 from tidelog.storage.log.checking import CheckedBatches, Checks
 from tidelog.storage.log.epoch_recovery import find_epochs
 from tidelog.storage.log.fence_recovery import find_fences
+from tidelog.storage.log.fences import fence_key
 from tidelog.storage.log.metadata_file import judge_metadata, read_metadata
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.producers import ProducerState
@@ -38,6 +39,8 @@ from tidelog.storage.segments.fresh_segments import first_segment, new_segment
 from tidelog.storage.segments.neighbours import missing_between
 from tidelog.storage.segments.resources import Resources
 from tidelog.storage.segments.soundness import Unsound
+
+NO_RECORD: Mapping[TopicPartition, int] = {}
 
 ConfigsOf = Callable[[KeptConfigs], TopicConfigs]
 
@@ -88,11 +91,12 @@ def open_log(
     *,
     now_ms: int,
     first_dirty_offset: int = 0,
+    first_fences: Mapping[TopicPartition, int] = NO_RECORD,
 ) -> Checks[PartitionLog]:
     """Open an existing replica's directory; damage is named in ``log.damaged``, not raised.
 
-    ``configs_of`` makes the topic's configuration of what the replica keeps of it. Two
-    small reads for each segment; after an unclean end it grows with what is to be checked, too.
+    ``configs_of`` makes the topic's configuration of what the replica keeps of it. Two small reads
+    for each segment; after an unclean end it grows with what is to be checked, too.
     """
     marker = f"{path}/{names.DAMAGED}"
     if resources.disk.exists(marker):
@@ -120,6 +124,7 @@ def open_log(
         recovered.damaged = missing_before(recovered.segments, ending)
     recovered.log_start, recovered.metadata = ending.log_start, metadata
     log = PartitionLog(resources, path, partition, configs, recovered)
+    _note_first_fence(log, first_fences)
     if log.damaged is None and log.start_offset > log.end_offset:
         # Offsets are never given out twice: the log begins again after the deleted ones.
         finish(log.restart(log.start_offset, now_ms))
@@ -143,11 +148,17 @@ def open_log(
         min(committed, log.end_offset),
         first_dirty=min(max(first_dirty_offset, log.start_offset), log.end_offset),
     )
-    recovery_point = ending.recovery_point
-    if _find_what_batches_say(log, recovery_point, recovered.checked, now_ms) and not ending.clean:
+    if _find_what_batches_say(log, ending, recovered.checked, now_ms) and not ending.clean:
         _mark_recovered(log)
     recovered.checked = None  # its producers take memory
     return log
+
+
+def _note_first_fence(log: PartitionLog, first_fences: Mapping[TopicPartition, int]) -> None:
+    """Note what the log directory has on record about a log's fences (docs/decisions/0157)."""
+    if log.metadata is not None:
+        key = fence_key(log.metadata, log.partition)
+        log.fence_file.first_on_record = first_fences.get(key)
 
 
 def _after_damage(ending: Ending, note: bytes) -> Ending:
@@ -159,13 +170,13 @@ def _after_damage(ending: Ending, note: bytes) -> Ending:
 
 
 def _find_what_batches_say(
-    log: PartitionLog, recovery_point: int, checked: CheckedBatches | None, now_ms: int
+    log: PartitionLog, ending: Ending, checked: CheckedBatches | None, now_ms: int
 ) -> bool:
     """Give a log its leader epochs, fences, producers and aborted transactions; False when its
     batches are damaged."""
     try:
         log.epochs, epochs_are_on_disk = find_epochs(log, checked)
-        find_fences(log, recovery_point, checked)
+        find_fences(log, ending.recovery_point, checked)
         log.replace_producers(
             load_producers(
                 log.resources.disk,

@@ -177,6 +177,14 @@ class LogState:
         return next((fence.offset for fence in fences.entries if fence not in written), None)
 
     @property
+    def first_fence(self) -> int | None:
+        """The offset of the oldest fence for the record in the log directory, None for none."""
+        if self.fences.entries:
+            return self.fences.entries[0].offset
+        # A damaged log has read none: the next start must have the same record.
+        return self.fence_file.first_on_record if self.damaged is not None else None
+
+    @property
     def waits_to_roll(self) -> bool:
         """Whether a sync must come before a roll.
 
