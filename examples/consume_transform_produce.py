@@ -1,10 +1,11 @@
 """Reads a topic, writes each record in capitals to another one, exactly once (KIP-447).
 
 Run a server first (``tidelog up``, or Apache Kafka):
-python examples/consume_transform_produce.py 127.0.0.1:9092 SOURCE TARGET [COUNT]
+python examples/consume_transform_produce.py 127.0.0.1:9092 SOURCE TARGET [COUNT [NAME]]
 
-The output and the offsets of its input are one transaction: kill it at any time, and start it again
-with the same arguments. It ends when COUNT records are in TARGET; without COUNT it never ends.
+Copies that run beside each other share the partitions; each needs a NAME of its own. The output
+and the offsets of its input are one transaction: kill it at any time, and start it again with the
+same arguments. It ends when COUNT records are in TARGET; without COUNT it never ends.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from tidelog import Consumer, OffsetAndMetadata, Producer, TopicPartition
 from tidelog.errors import ProducerEndedError, TransactionAbortableError
 
 
-def run(bootstrap: str, source: str, target: str, count: int | None) -> None:
+def run(bootstrap: str, source: str, target: str, count: int | None, name: str = "1") -> None:
     """Copy until ``count`` records of the source are done."""
     with (
         Producer(
             bootstrap_servers=bootstrap,
-            # One for each copy of this program that runs beside others.
-            transactional_id=f"capitals-{source}-{target}",
+            transactional_id=f"capitals-{source}-{target}-{name}",
             transaction_timeout_ms=10_000,
         ) as producer,
         Consumer(
@@ -70,9 +70,9 @@ def done(consumer: Consumer, source: str) -> int:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    if len(given) not in (3, 4):
+    if len(given) not in (3, 4, 5):
         sys.exit(__doc__)
     try:
-        run(*given[:3], int(given[3]) if len(given) == 4 else None)
+        run(*given[:3], int(given[3]) if len(given) > 3 else None, *given[4:])
     except ProducerEndedError as error:
         sys.exit(f"start it again: {error}")

@@ -33,13 +33,13 @@ def table(
         ("the run", course),
         ("resizes that were published", f"{tally.grown} growths, {tally.shrunk} shrinks"),
         ("undone, and asked for again", str(tally.undone)),
-        ("refused, and asked for again", _counted(tally.refused)),
+        ("refused, and asked for again", counted(tally.refused)),
         ("requests without an answer", str(tally.unanswered)),
         ("retired partitions that were removed", str(tally.removals)),
         ("records acknowledged", f"{tally.acked:,}; {undetermined} undetermined"),
         ("records delivered to the aware groups", f"{delivered:,}"),
         *((f"records delivered to {name}", f"{n:,}") for name, n in stock.items()),
-        ("faults", _counted(tally.faults)),
+        ("faults", counted(tally.faults)),
         ("processes killed", str(tally.kills)),
         ("elections of preferred leaders", str(tally.elections)),
         ("longest time without an acknowledgement", f"{tally.longest_gap_s:.1f} s"),
@@ -56,14 +56,15 @@ def table(
     return "\n".join(["| what | figures |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)])
 
 
-def keep(text: str) -> None:
-    """Write a table into the page, in the place of the former one."""
-    page = PAGE.read_text()
-    assert BEGIN in page and END in page, PAGE
+def keep(text: str, where: Path = PAGE) -> None:
+    """Write a table into a page, in the place of the former one."""
+    page = where.read_text()
+    assert BEGIN in page and END in page, where
     pattern = re.compile(re.escape(BEGIN) + ".*" + re.escape(END), re.DOTALL)
-    PAGE.write_text(pattern.sub(lambda _: f"{BEGIN}\n\n{text}\n\n{END}", page))
+    where.write_text(pattern.sub(lambda _: f"{BEGIN}\n\n{text}\n\n{END}", page))
 
 
-def _counted(counts: dict[str, int]) -> str:
+def counted(counts: dict[str, int]) -> str:
+    """Return what was counted, the most frequent first."""
     found = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     return "; ".join(f"{count} × {what}" for what, count in found) or "none"

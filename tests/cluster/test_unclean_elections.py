@@ -4,6 +4,9 @@ One story for all tests. Brokers 2 and 3 are killed, broker 1 alone acknowledges
 too; 2 and 3 come back. Where an unclean election is allowed, one of them leads; otherwise no broker
 leads until broker 1 comes back and truncates what the others never had. It crashes twice more on
 the way: when it has noted what it will truncate, and when it has truncated and not yet reported.
+
+A topic of transactions and the log of their states lose the same: the commit of a transaction that
+all brokers had, and a whole one. No reader gets half of one, no producer goes on, nothing is open.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import NewTopic
 
 from tests.support.clients import admin, committed_after_a_move
@@ -25,6 +29,7 @@ from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
 from tests.support.target import TARGET
+from tests.support.transacting import Writer, until_nothing_is_open
 from tidelog.broker.data_loss.loss_notes import FILE
 
 pytestmark = [
@@ -38,7 +43,8 @@ COMMON, LOST, NEW = 100, 40, 10
 """
 
 ALLOWED, FORBIDDEN, COMMANDED = "allowed", "forbidden", "commanded"
-OFFSETS = "__consumer_offsets"
+LEDGER = "ledger"
+OFFSETS, STATES = "__consumer_offsets", "__transaction_state"
 GROUP = "readers"
 
 
@@ -50,6 +56,9 @@ class Told:
     without_leave: dict[str, int] = field(default_factory=dict)
     on_command: dict[str, Any] = field(default_factory=dict)
     group_offset: int = -1
+    fenced: int = 0
+    """The error of a producer whose commit is lost."""
+    committed: list[str] = field(default_factory=list)
     deaths: list[tuple[int, bool]] = field(default_factory=list)
     unclean_before: list[dict[str, Any]] = field(default_factory=list)
     unclean: list[dict[str, Any]] = field(default_factory=list)
@@ -132,8 +141,17 @@ def start(folder: Path) -> TidelogCluster:
         "broker.session.timeout.ms": 3000,
         "unclean.leader.election.enable": "true",
         "offsets.topic.num.partitions": 1,
+        "transaction.state.log.num.partitions": 1,
+        "transaction.state.log.replication.factor": 3,
+        "transaction.state.log.min.isr": 1,
     }
     return TidelogCluster(folder, config=config)
+
+
+def transact(writer: Writer, value: str) -> None:
+    writer.begin()
+    writer.write([value], (0,))
+    writer.commit()
 
 
 def tell(cluster: TidelogCluster) -> Told:
@@ -142,20 +160,30 @@ def tell(cluster: TidelogCluster) -> Told:
     places = [[1, 2, 3]]
     forbidden = {"unclean.leader.election.enable": "false"}
     client = admin(cluster.bootstrap)
-    for topic, config in ((ALLOWED, {}), (FORBIDDEN, forbidden), (COMMANDED, forbidden)):
+    topics = ((ALLOWED, {}), (FORBIDDEN, forbidden), (COMMANDED, forbidden), (LEDGER, {}))
+    for topic, config in topics:
         wanted = NewTopic(topic, 1, replica_assignment=places, config=config)
         client.create_topics([wanted])[topic].result(DEADLINE_S)
         cluster.until_in_sync(topic, 3)
-        produce(cluster, topic, 1, 0, COMMON)
+        if topic != LEDGER:
+            produce(cluster, topic, 1, 0, COMMON)
     commit(cluster, 1, 5)
-    cluster.until_in_sync(OFFSETS, 3)
+    transact(Writer(cluster, "settled", LEDGER), "settled")
+    undecided = Writer(cluster, "undecided", LEDGER)
+    undecided.begin()
+    undecided.write(["undecided"], (0,))
+    for topic in (OFFSETS, STATES):
+        cluster.until_in_sync(topic, 3)
 
     for node_id in (2, 3):
         brokers[node_id].kill()
-    for topic in (ALLOWED, FORBIDDEN, COMMANDED, OFFSETS):
+    for topic in (ALLOWED, FORBIDDEN, COMMANDED, LEDGER, OFFSETS, STATES):
         alone = lambda topic=topic: list(cluster.partitions(topic, 1)[0].isrs) == [1]  # noqa: E731
         wait_until(alone, DEADLINE_S, f"broker 1 alone in the ISR of {topic}", 0.05)
     commit(cluster, 1, 9)
+    undecided.write(["more"], (0,))
+    undecided.commit()
+    transact(Writer(cluster, "late", LEDGER), "late")
     for topic in (ALLOWED, FORBIDDEN, COMMANDED):
         produce(cluster, topic, 1, COMMON, LOST)
     # At once: what was acknowledged last must not depend on what was written since.
@@ -164,20 +192,28 @@ def tell(cluster: TidelogCluster) -> Told:
     brokers[2].start()
     brokers[3].start()
     until_leader(cluster, ALLOWED, 2, {2, 3})
-    until_leader(cluster, OFFSETS, 2, {2, 3})
+    for topic in (LEDGER, OFFSETS):
+        until_leader(cluster, topic, 2, {2, 3})
     told.without_leave = {
-        topic: int(cluster.partitions(topic, 2)[0].leader) for topic in (FORBIDDEN, COMMANDED)
+        topic: int(cluster.partitions(topic, 2)[0].leader)
+        for topic in (FORBIDDEN, COMMANDED, STATES)
     }
-    elect = ("elect-leaders", "--election-type", "unclean", "--topic", COMMANDED)
-    told.on_command = ask(cluster, *elect, "--partition", "0")
-    until_leader(cluster, COMMANDED, 2, {2, 3})
+    elect = ("elect-leaders", "--election-type", "unclean", "--partition", "0", "--topic")
+    told.on_command = ask(cluster, *elect, COMMANDED)
+    # The topic is created with unclean elections forbidden, as Kafka does it.
+    ask(cluster, *elect, STATES)
+    for topic in (COMMANDED, STATES):
+        until_leader(cluster, topic, 2, {2, 3})
     told.group_offset = committed(cluster, 2)
     for topic in (ALLOWED, COMMANDED):
         produce(cluster, topic, 2, 1000, NEW)
+    told.fenced = undecided.refusal("not to be seen", 0)
+    transact(Writer(cluster, "undecided", LEDGER), "begun again")
+    until_nothing_is_open(cluster, LEDGER)
+    told.committed = committed_values(cluster, LEDGER)
+    lossy = ",".join((ALLOWED, COMMANDED, LEDGER, OFFSETS, STATES))
     wait_until(
-        lambda: all(
-            each["handled"] for each in unclean(cluster, f"{ALLOWED},{COMMANDED},{OFFSETS}")
-        ),
+        lambda: all(each["handled"] for each in unclean(cluster, lossy)),
         DEADLINE_S,
         "every loss handled",
         0.1,
@@ -187,7 +223,7 @@ def tell(cluster: TidelogCluster) -> Told:
     told.deaths = [dies_at(cluster, point) for point in ("cut", "report")]
     brokers[1].run_with("tidelog.cli.main", {})
     brokers[1].start()
-    for topic in (ALLOWED, FORBIDDEN, COMMANDED, OFFSETS):
+    for topic in (ALLOWED, FORBIDDEN, COMMANDED, LEDGER, OFFSETS, STATES):
         cluster.until_in_sync(topic, 3)
     for topic in (ALLOWED, COMMANDED):
         wait_until(
@@ -241,7 +277,7 @@ def test_before_the_replica_comes_back_it_is_said_to_be_missing(told: Told, topi
 
 def test_without_leave_the_partition_waits_and_loses_nothing(told: Told) -> None:
     """Promise 17: allowed by configuration or command only."""
-    assert told.without_leave == {FORBIDDEN: -1, COMMANDED: -1}
+    assert told.without_leave == {FORBIDDEN: -1, COMMANDED: -1, STATES: -1}
     assert told.on_command["elected"] == [{"topic": COMMANDED, "partition": 0}]
     assert not [each for each in told.unclean if each["topic"] == FORBIDDEN]
     assert read(told.cluster, FORBIDDEN) == list(range(COMMON + LOST))
@@ -257,6 +293,17 @@ def test_the_groups_are_what_is_left_of_their_log(told: Told) -> None:
     election = of(told.unclean, OFFSETS)
     assert election["handled"]
     assert election["lost_offsets"] >= 1
+
+
+def test_transactions_are_whole_or_gone(told: Told) -> None:
+    """Promise 33: also where the log of their states has lost a commit."""
+    assert told.fenced in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+    assert told.committed == ["settled", "begun again"]
+    assert committed_values(told.cluster, LEDGER) == told.committed
+    for topic in (LEDGER, STATES):
+        election = of(told.unclean, topic)
+        assert election["handled"]
+        assert election["lost_offsets"] >= 1
 
 
 def test_topics_describe_says_so(told: Told) -> None:
@@ -306,7 +353,7 @@ def test_all_replicas_are_the_same_in_the_end(told: Told) -> None:
     cluster = told.cluster
     for node in cluster.brokers.values():
         assert node.stop() == 0, node.said("stopped cleanly")
-    topics = (ALLOWED, FORBIDDEN, COMMANDED)
+    topics = (ALLOWED, FORBIDDEN, COMMANDED, LEDGER, STATES)
     wrong = [line for topic in topics for line in differing_replicas(cluster, topic, 1)]
     assert not wrong, "\n".join(wrong)
 
@@ -323,6 +370,29 @@ def read(cluster: TidelogCluster, topic: str) -> list[int]:
     while len(found) < end:
         (message,) = consumer.consume(1, timeout=DEADLINE_S)
         found.append(int(message.value()))
+    consumer.close()
+    return found
+
+
+def committed_values(cluster: TidelogCluster, topic: str) -> list[str]:
+    """All values of committed transactions, in order."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "any",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    found: list[str] = []
+    while True:
+        (message,) = consumer.consume(1, timeout=DEADLINE_S)
+        if message.error() is not None:
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            break
+        found.append(message.value().decode())
     consumer.close()
     return found
 

@@ -101,6 +101,16 @@ class Writer:
         """Commit the open transaction."""
         self._made.commit_transaction(DEADLINE_S)
 
+    def refusal(self, value: str, partition: int) -> int:
+        """Run a transaction of one record that is to be refused; return the error, or 0."""
+        try:
+            self.begin()
+            self._made.produce(self._topic, value.encode(), partition=partition)
+            self.commit()
+        except KafkaException as error:
+            return int(error.args[0].code())
+        return 0
+
     def abort(self) -> None:
         """Abort the open transaction."""
         self._made.abort_transaction(DEADLINE_S)

@@ -22,6 +22,8 @@ from tidelog.broker.transactions.hanging_checks import HangingChecks
 from tidelog.broker.transactions.transaction_partition import TransactionPartition
 from tidelog.groups import offsets, replay
 from tidelog.groups.group import Group
+from tidelog.storage.log.aborted import ENTRY_BYTES
+from tidelog.storage.log.aborted_files import AbortedFiles
 from tidelog.transactions import rules
 from tidelog.transactions.decision import Collected, SendMarkers
 from tidelog.transactions.state import PREPARED, TransactionState
@@ -144,6 +146,17 @@ def refuse_before_the_level_is_known(patch: Patch) -> None:
     patch.setattr(ClusterLevel, "__init__", refusing)
 
 
+def cut_the_aborted_index_short(patch: Patch) -> None:
+    """A truncation drops the last aborted transaction that it should keep, too."""
+    cut = AbortedFiles.cut
+
+    def short(self: Any, base: int, end: int) -> None:
+        cut(self, base, end)
+        self.hold(base, bytes(self.held[base].entries[:-ENTRY_BYTES]))
+
+    patch.setattr(AbortedFiles, "cut", short)
+
+
 def read_uncommitted(patch: Patch) -> None:
     """The control: a reader that asks for all records, and gets no list of aborted ones."""
     patch.setattr(transactional_readers, "COMMITTED", UNCOMMITTED)
@@ -178,5 +191,6 @@ PLANTED = (
     Planted(read_committed_to_the_watermark, ABORTED, SELDOM),
     Planted(show_pending_offsets, POSITIONS, SELDOM),
     Planted(load_no_decision, STABLE, BUSY),
+    Planted(cut_the_aborted_index_short, ABORTED, CUT, first_seed=5),
     Planted(read_uncommitted, ABORTED, SELDOM),
 )
