@@ -24,7 +24,7 @@ from tests.chaos.fault_run import pause
 from tests.chaos.nemesis import FaultyCluster
 from tests.chaos.schedule import Kind, Round, schedule
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
-from tidelog import Admin, Consumer, Producer, TopicPartition
+from tidelog import Admin, Consumer, ConsumerRecord, Producer, TopicPartition
 from tidelog.blocking.send_future import FutureRecordMetadata
 from tidelog.errors import KafkaError
 
@@ -33,8 +33,8 @@ SOURCE, TARGET = "source", "target"
 NEVER = str(1 << 60)
 """The count at which a copy ends."""
 KEYS = 40
-RATE = 40.0
-"""Records in a second."""
+BURST, PAUSE_S = 40, 1.0
+"""So many records are written at once: a copy has a transaction open for longer."""
 COPIES = 2
 FEWEST, MOST = 3, 8
 """Counts of partitions."""
@@ -110,6 +110,8 @@ class CopyingRun:
         """Number and key of each record that was handed to the producer."""
         self.acked: set[int] = set()
         self.copied: list[Copied] = []
+        self.uncommitted: set[tuple[int, int]] = set()
+        """The places of what a reader of uncommitted records got: the control."""
         self._numbers: set[int] = set()
         self._faulty = faulty
         self._bootstrap = faulty.cluster.bootstrap
@@ -132,7 +134,7 @@ class CopyingRun:
                 waiting.append((number, producer.send(SOURCE, b"v-%d" % number, key)))
                 while waiting and waiting[0][1].is_done:
                     self._take(*waiting.pop(0))
-                if self._is_over.wait(1 / RATE):
+                if number % BURST == 0 and self._is_over.wait(PAUSE_S):
                     break
             for each in waiting:
                 self._take(*each)
@@ -147,20 +149,26 @@ class CopyingRun:
             self.acked.add(number)
 
     def _read(self) -> None:
+        for record in self._records("readers", "read_committed"):
+            number = int(record.value.split(b"-")[1])
+            self.copied.append(Copied(record.partition, record.offset, record.key, number))
+            self._numbers.add(number)
+
+    def _read_uncommitted(self) -> None:
+        for record in self._records("control", "read_uncommitted"):
+            self.uncommitted.add((record.partition, record.offset))
+
+    def _records(self, group: str, isolation: str) -> Iterator[ConsumerRecord]:
         with Consumer(
             TARGET,
             bootstrap_servers=self._bootstrap,
-            group_id="readers",
-            isolation_level="read_committed",
+            group_id=group,
+            isolation_level=isolation,
             auto_offset_reset="earliest",
         ) as consumer:
             while not self._is_read.is_set():
-                for place, records in consumer.poll(timeout_ms=200).items():
-                    for record in records:
-                        number = int(record.value.split(b"-")[1])
-                        found = Copied(place.partition, record.offset, record.key, number)
-                        self.copied.append(found)
-                        self._numbers.add(number)
+                for records in consumer.poll(timeout_ms=200).values():
+                    yield from records
 
     def _resize(self) -> None:
         chance = random.Random(f"{self._seed}/resizes")
@@ -189,6 +197,11 @@ class CopyingRun:
             else:
                 victim.stop(chance.choice(STOPS_S))
 
+    @property
+    def aborted(self) -> int:
+        """How many records of aborted transactions the control got."""
+        return len(self.uncommitted - {(each.partition, each.offset) for each in self.copied})
+
     # --- the course ------------------------------------------------------------------------------
 
     def course(self, kinds: tuple[Kind, ...], seconds: float) -> None:
@@ -197,7 +210,7 @@ class CopyingRun:
         copies = [Copy(self._bootstrap, str(each), errors, self.tally) for each in range(COPIES)]
         changing = [self._write, self._resize, lambda: self._disturb(copies)]
         try:
-            with self._running(self._is_read, self._read):
+            with self._running(self._is_read, self._read, self._read_uncommitted):
                 with self._running(self._is_over, *changing):
                     self._rounds(kinds, seconds)
                 self._until(self._is_all_copied(copies), ENDS, "all is copied")

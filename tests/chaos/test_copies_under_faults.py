@@ -63,6 +63,7 @@ def test_each_record_is_copied_once_and_in_order_under_faults(tmp_path: Path) ->
     text = table(run, found)
     print(text)
     assert not found, found[:20]
+    assert run.aborted > SECONDS / 20, "too little is aborted to see anything"
     if LONG:
         keep(text, PAGE)
 
@@ -74,6 +75,7 @@ def table(run: CopyingRun, found: list[str]) -> str:
         ("the run", f"{SECONDS:.0f} s, 3 brokers and a controller, `TIDELOG_SEED={SEED}`"),
         ("records acknowledged", f"{tally.acked:,}; {tally.undetermined} undetermined"),
         ("records that committed readers got", f"{len(run.copied):,}"),
+        ("aborted records, which the control got", f"{run.aborted:,}"),
         ("resizes", f"{counted(tally.resizes)}; {tally.refused} refused"),
         ("what was done to copies", counted(tally.copies)),
         ("faults of servers", counted(tally.faults)),
