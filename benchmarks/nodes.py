@@ -13,6 +13,11 @@ from tests.support.node import Node
 from tests.support.processes import tree_cpu_s
 from tests.support.server import TidelogNode
 
+OF_ONE_BROKER = {
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+}
+
 
 def apache_kafka(folder: Path) -> Node:
     """Apache Kafka with the JVM flags of its own start script."""
@@ -20,8 +25,8 @@ def apache_kafka(folder: Path) -> Node:
 
 
 def tidelog(folder: Path) -> Node:
-    """tidelog with its defaults."""
-    return TidelogNode(folder)
+    """tidelog with its defaults, and the log of transactions of a single broker."""
+    return TidelogNode(folder, OF_ONE_BROKER)
 
 
 MAKERS: dict[str, Callable[[Path], Node]] = {"Apache Kafka": apache_kafka, "tidelog": tidelog}

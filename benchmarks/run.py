@@ -38,6 +38,7 @@ from benchmarks import (
     spark_read,
     start_and_memory,
     three_nodes,
+    transactions,
 )
 from benchmarks.clusters import CLUSTER_MAKERS, ClusterTarget
 from benchmarks.cores import Cores, machine, pin_clients, pinned
@@ -80,11 +81,13 @@ NODE_ROWS: tuple[Row, ...] = (
     *start_and_memory.ROWS,
     *spark_read.ROWS,
     *compaction.ROWS,
+    *transactions.ROWS,
 )
 CLUSTER_ROWS: tuple[Row, ...] = (
     *three_nodes.ROWS,
     *moving.ROWS,
     *idle_latency.ROWS,
+    *transactions.CLUSTER_ROWS,
     *spark_read.CLUSTER_ROWS,
 )
 ALL_ROWS = (*NODE_ROWS, *CLUSTER_ROWS)
