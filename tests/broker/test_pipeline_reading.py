@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tests.support.lone_broker import LoneBroker, ThreadedBroker
 from tests.support.processes import DEADLINE_S, wait_until
 from tidelog.client.cluster import Cluster
+from tidelog.client.fetching.batches import Fetched
 from tidelog.client.metadata import ClusterMetadata, Partition, Topic
 from tidelog.client.producing.sender import RecordSender
 from tidelog.model.errors import ErrorCode
@@ -33,6 +34,7 @@ from tidelog.pipeline.schema import arrow_schema
 from tidelog.pipeline.stream_reader import StreamReader
 from tidelog.pipeline.tasks import ReadTask, read_task
 from tidelog.protocol.primitives import NO_UUID
+from tidelog.records.batch import walk
 
 QUICK = {
     "fetchOffset.numRetries": "3",
@@ -303,6 +305,35 @@ def test_a_start_by_time_after_the_target_is_no_loss(source: Source) -> None:
     assert places(end) == [("t", 8)]
     source.write(b"later", 1)
     assert stream.latestOffset(end, stream.getDefaultReadLimit()) is end, "the run has its target"
+
+
+def test_a_damaged_batch_is_one_bad_row_of_its_task(source: Source) -> None:
+    """As of a broker of Kafka whose disk rots: tidelog's does not serve it. The good ones around it
+    come as ever; without quarantine the task fails in one line."""
+    access = source.access()
+    right = access.fetch
+    begun: list[int] = []
+
+    def torn(part: OffsetRange, options: SourceOptions, epoch: int = -1) -> Iterator[Fetched]:
+        begun.append(part.start)
+        for fetched in right(part, options, epoch):
+            data = bytearray(fetched.records)
+            for position, header in walk(bytes(data)):
+                if header.base_offset == 2:
+                    data[position + header.size - 1] ^= 0x40
+            yield replace(fetched, records=memoryview(data))
+
+    access.fetch = torn  # type: ignore[method-assign]
+    with pytest.raises(PipelineError, match="t-0: batch at offset 2 has a wrong checksum"):
+        source.read(0, 5)
+    begun.clear()
+    task = ReadTask(OffsetRange(Pid("t", 0), 0, 5), "", of_stream=True)
+    options = source.options(onBadRecord="quarantine", columns="offset,value")
+    rows = [row for batch in read_task(options, task) for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["value"] for row in rows] == [b"former", b"former", None, b"former", b"former"]
+    assert rows[2]["badTo"] == 3 and rows[2]["badRaw"] and not rows[1]["badRaw"]
+    assert begun == [0, 2, 3]
 
 
 def test_a_run_that_ends_commits_its_last_batch_to_its_group(source: Source) -> None:

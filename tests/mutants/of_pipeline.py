@@ -15,6 +15,7 @@ AUDITING_BOUNDS = "tests/unit/cli/auditing/test_judging_bounds.py"
 BOUNDS = "tests/unit/pipeline/test_planner_bounds.py"
 
 SINK = "tests/unit/pipeline/test_sink_rows.py"
+BAD_RECORDS = "tests/unit/pipeline/test_bad_records.py"
 
 MUTANTS = (
     Mutant(
@@ -30,6 +31,34 @@ MUTANTS = (
         '(str(index), "ascending") for index in by',
         '(str(index), "ascending") for index in by[:1]',
         SINK,
+    ),
+    Mutant(
+        "a batch that was damaged on the way counts as bad at once",
+        "src/tidelog/pipeline/decoding/chunks.py::Decoder._bad_frame",
+        "        if bad.is_damaged and not is_first:\n",
+        "        if not bad.raw:\n",
+        BAD_RECORDS,
+    ),
+    Mutant(
+        "of two damaged batches the word counts that leads further",
+        "src/tidelog/pipeline/decoding/chunks.py::_end_of_damage",
+        "        return min(until, after.first)\n",
+        "        return max(until, after.first)\n",
+        BAD_RECORDS,
+    ),
+    Mutant(
+        "an abort marker that cannot be read hides the next transaction of its producer",
+        "src/tidelog/pipeline/decoding/chunks.py::Decoder._judged",
+        "            damaged = header.control\n",
+        "            damaged = header.record_count < 0\n",
+        BAD_RECORDS,
+    ),
+    Mutant(
+        "one batch that cannot be decoded takes the others of its chunk with it",
+        "src/tidelog/pipeline/decoding/chunks.py::Decoder._chunk",
+        "            if len(chunk) > 1:\n",
+        "            if len(chunk) > 1 << 30:\n",
+        BAD_RECORDS,
     ),
     Mutant(
         "the planner waits for each broker that is silent, although others have said enough",

@@ -28,7 +28,7 @@ from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel, list_offset
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.lookups import ClusterLookup, look_up, topic_id
-from tidelog.pipeline.options import Gates, SourceOptions
+from tidelog.pipeline.options import Gates, OnBadRecord, SourceOptions
 from tidelog.pipeline.planning.losses import judge
 from tidelog.pipeline.planning.positions import Pid, Positions
 from tidelog.pipeline.planning.ranges import OffsetRange
@@ -307,6 +307,7 @@ class Brokers:
                 max_wait_ms=number(options, "fetch.max.wait.ms", defaults.max_wait_ms),
                 max_bytes=number(options, "fetch.max.bytes", defaults.max_bytes),
                 partition_bytes=number(options, "max.partition.fetch.bytes", PARTITION_BYTES),
+                former_formats=options.on_bad_record is OnBadRecord.QUARANTINE,
             ),
             idle_timeout_ms=options.poll_timeout_ms,
         )

@@ -44,6 +44,7 @@ NAMES = (
     "endingOffsets",
     "failOnDataLoss",
     "onOutage",
+    "onBadRecord",
     "gates",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
@@ -125,6 +126,14 @@ class OnOutage(Enum):
     FAIL = "fail"
 
 
+class OnBadRecord(Enum):
+    """What a read does with records that it cannot decode, or Spark's types cannot hold."""
+
+    FAIL = "fail"
+    QUARANTINE = "quarantine"
+    """Each has a row of its own, with its bytes and the reason; the others are read."""
+
+
 class Gates(Enum):
     """Whether a stream keeps the order of keys over growth and shrinking of its topics."""
 
@@ -151,6 +160,7 @@ class SourceOptions:
     latest_if_no_match: bool
     fail_on_data_loss: bool
     on_outage: OnOutage
+    on_bad_record: OnBadRecord
     gates: Gates
     limits: AdmissionLimits
     min_partitions: int | None
@@ -196,16 +206,24 @@ def parse_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     """The columns of the read. Raises OptionRefused."""
     headers = _boolean(options, "includeHeaders", False)
     epoch = _boolean(options, "includeEpoch", True)
+    bad = _on_bad_record(options) is OnBadRecord.QUARANTINE
     listed = options.get("columns")
     if listed is None:
-        return choose_columns(None, headers=headers, epoch=epoch)
+        return choose_columns(None, headers=headers, epoch=epoch, bad=bad)
     names = [name.strip() for name in listed.split(",") if name.strip()]
     for name in names:
         if name not in COLUMNS:
             raise OptionRefused(f"option columns names {name}; there are {', '.join(COLUMNS)}")
     if not names:
         raise OptionRefused("option columns names no column")
-    return choose_columns(names, headers=headers, epoch=epoch)
+    return choose_columns(names, headers=headers, epoch=epoch, bad=bad)
+
+
+def _on_bad_record(options: Mapping[str, str]) -> OnBadRecord:
+    text = options.get("onbadrecord", OnBadRecord.FAIL.value).lower()
+    if text not in [choice.value for choice in OnBadRecord]:
+        raise OptionRefused("option onBadRecord must be fail or quarantine")
+    return OnBadRecord(text)
 
 
 def parse(raw: Mapping[str, str], mode: Mode) -> SourceOptions:
@@ -253,6 +271,7 @@ def parse(raw: Mapping[str, str], mode: Mode) -> SourceOptions:
         latest_if_no_match=strategy == "latest",
         fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
         on_outage=OnOutage(outage),
+        on_bad_record=_on_bad_record(options),
         gates=Gates(gates),
         limits=_limits(options),
         min_partitions=_positive(options, "minPartitions"),

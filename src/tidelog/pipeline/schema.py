@@ -28,6 +28,17 @@ EPOCH = "epoch"
 LEADER_EPOCH = "leaderEpoch"
 LOST_TO = "lostTo"
 
+# The timestamp as the log has it, in milliseconds: also one that Spark's `timestamp` cannot hold.
+TIMESTAMP_MS = "timestampMs"
+
+# Bad records (onBadRecord=quarantine): each has, or the batch that cannot be decoded has, a row of
+# its own from `offset` to `badTo` (exclusive), with the reason and the bytes as the log has them.
+# In other rows these columns are null.
+BAD_REASON = "badReason"
+BAD_TO = "badTo"
+BAD_RAW = "badRaw"
+BAD_COLUMNS = (TIMESTAMP_MS, BAD_REASON, BAD_TO, BAD_RAW)
+
 # name -> (Spark's DDL, Arrow type), in the order in which columns are produced.
 COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "key": ("binary", _BINARY),
@@ -41,19 +52,28 @@ COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     EPOCH: ("int", pa.int32()),
     LEADER_EPOCH: ("int", pa.int32()),
     LOST_TO: ("bigint", pa.int64()),
+    TIMESTAMP_MS: ("bigint", pa.int64()),
+    BAD_REASON: ("string", pa.string()),
+    BAD_TO: ("bigint", pa.int64()),
+    BAD_RAW: ("binary", _BINARY),
 }
 STOCK_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 
-def choose_columns(columns: Sequence[str] | None, *, headers: bool, epoch: bool) -> tuple[str, ...]:
+def choose_columns(
+    columns: Sequence[str] | None, *, headers: bool, epoch: bool, bad: bool = False
+) -> tuple[str, ...]:
     """The columns of one read, in the order of COLUMNS.
 
-    Without an explicit list: the stock source's, `headers` and `epoch` as asked for.
+    Without an explicit list: the stock source's, `headers` and `epoch` as asked for. `bad`: with
+    those of bad records, also beside a list: without them such a row looks like a record.
     """
     if columns is None:
         wanted = {*STOCK_COLUMNS, *(["headers"] if headers else []), *([EPOCH] if epoch else [])}
     else:
         wanted = set(columns)
+    if bad:
+        wanted.update(BAD_COLUMNS)
     return tuple(name for name in COLUMNS if name in wanted)
 
 

@@ -23,7 +23,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.pipeline import brokers
 from tidelog.pipeline.decoding.chunks import Decoder, Origin
 from tidelog.pipeline.errors import DataLost, OptionRefused, PipelineError, TopicChanged
-from tidelog.pipeline.options import OnOutage, SourceOptions
+from tidelog.pipeline.options import OnBadRecord, OnOutage, SourceOptions
 from tidelog.pipeline.planning.losses import LossKind, PartitionLoss
 from tidelog.pipeline.planning.positions import UNKNOWN_EPOCH, Pid, Positions
 from tidelog.pipeline.planning.ranges import OffsetRange, clip, split, without_former_tails
@@ -152,7 +152,14 @@ class _Reading:
         self._epoch = task.leader_epoch
         self._log_end = part.end
         origin = Origin(part.pid.topic, part.pid.partition, fences)
-        self._decoder = Decoder(origin, options.columns, part.start, part.end, options.check_crcs)
+        self._decoder = Decoder(
+            origin,
+            options.columns,
+            part.start,
+            part.end,
+            options.check_crcs,
+            options.on_bad_record is OnBadRecord.QUARANTINE,
+        )
         self._moved_s = time.monotonic()
 
     def rows(self) -> Iterator[pa.RecordBatch]:
@@ -196,10 +203,10 @@ class _Reading:
             if self._seen is not None:
                 self._seen(fetched)
             yield from decoder.decode(fetched.records, fetched.aborted)
-            self._epoch = fetched.leader_epoch
             self._moved_s = time.monotonic()
-            if decoder.next_offset >= decoder.end:
+            if decoder.stopped or decoder.next_offset >= decoder.end:
                 return
+            self._epoch = fetched.leader_epoch
 
     def _search_for_later_epochs(self, fetched: Fetched) -> None:
         """A batch of a later epoch than the plan's, below the planned end: the log was truncated.

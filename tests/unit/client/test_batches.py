@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.fetching.batches import Fetched, no_batch, split_at, whole_batches
+from tidelog.client.fetching.batches import Fetched, no_batch, split_at, whole_batches, whole_frames
 from tidelog.client.fetching.consumer_record import decoded
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import (
     CONTROL_BIT,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_BIT,
     MAGIC_POSITION,
     TRANSACTIONAL_BIT,
     BatchHeader,
     assign,
+    read_header,
     seal_batch,
 )
 from tidelog.records.builder import NewRecord, Producer, build_batch
@@ -38,8 +41,6 @@ def data(offset: int, count: int, producer_id: int = -1) -> bytes:
     batch = build_batch(records, base_offset=offset, producer=producer)
     if producer_id < 0:
         return batch
-    from tidelog.records.batch import HEADER_SIZE, read_header
-
     header = read_header(batch)
     return seal_batch(
         header._replace(attributes=header.attributes | TRANSACTIONAL_BIT), batch[HEADER_SIZE:]
@@ -209,8 +210,6 @@ def test_the_position_does_not_go_back_to_the_end_of_an_older_batch() -> None:
 
 
 def test_records_of_a_log_with_append_times_have_that_of_their_batch() -> None:
-    from tidelog.records.batch import HEADER_SIZE, LOG_APPEND_TIME_BIT, read_header
-
     batch = data(0, 2)
     header = read_header(batch)
     header = header._replace(
@@ -248,3 +247,8 @@ def test_records_of_former_formats_are_named_and_not_asked_for_again(magic: int)
     assert not is_worth_retrying(error)
     broken = no_batch(TopicPartition("t", 0), 7, memoryview(bytes(data(7, 1))[:30]))
     assert is_worth_retrying(broken)
+    # A raw reader takes them as they are, and reads on after them.
+    mixed = memoryview(bytes(data(5, 2)) + bytes(former) + bytes(data(8, 2)))
+    assert whole_batches(mixed, 5)[1] == 7
+    assert whole_frames(mixed, 5) == (mixed, 10, read_header(data(8, 2)).leader_epoch)
+    assert whole_frames(mixed[:-1], 5)[1] == 8 and whole_frames(mixed[:9], 5) == (b"", 5, -1)

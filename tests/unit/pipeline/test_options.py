@@ -8,9 +8,17 @@ import pytest
 
 from tidelog.pipeline.__main__ import run
 from tidelog.pipeline.errors import OptionRefused
-from tidelog.pipeline.options import Mode, OnOutage, SourceOptions, check_names, parse
+from tidelog.pipeline.options import (
+    Mode,
+    OnBadRecord,
+    OnOutage,
+    SourceOptions,
+    check_names,
+    parse,
+)
 from tidelog.pipeline.places import PlaceKind, SubscriptionKind
 from tidelog.pipeline.planning.admission import AdmissionLimits
+from tidelog.pipeline.schema import BAD_COLUMNS
 
 NEEDED = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 
@@ -72,6 +80,15 @@ def test_subscriptions() -> None:
     assert assigned.named_topics() == ("t",)
 
 
+def test_quarantine_has_the_columns_that_name_bad_records() -> None:
+    """Also beside a list of columns: without them such a row looks like a record."""
+    assert stream().on_bad_record is OnBadRecord.FAIL
+    for given in ({}, {"columns": "key,value"}):
+        made = batch(onBadRecord="Quarantine", **given)
+        assert made.on_bad_record is OnBadRecord.QUARANTINE
+        assert made.columns[-4:] == BAD_COLUMNS and "key" in made.columns
+
+
 def test_columns() -> None:
     assert stream(columns="value, key").columns == ("key", "value")
     assert "epoch" not in stream(includeEpoch="false").columns
@@ -109,6 +126,7 @@ def test_columns() -> None:
         ("both", {"maxOffsetsPerTrigger": "1e6"}, "must be a number"),
         ("both", {"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "2"}, "larger"),
         ("both", {"onOutage": "hope"}, "onOutage must be wait or fail"),
+        ("both", {"onBadRecord": "skip"}, "onBadRecord must be fail or quarantine"),
         ("both", {"gates": "barrier"}, "gates must be batch or off"),
         ("both", {"maxTriggerDelay": "soon"}, "must be a time"),
         ("both", {"minPartitions": "-1"}, "must be a number"),

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from tidelog.client.errors import ClientError, InvalidAnswer
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import MAGIC_POSITION, BatchHeader, crc_is_right, walk
+from tidelog.records.batch import MAGIC_POSITION, BatchHeader, crc_is_right, read_header, walk
 from tidelog.records.control_records import ABORT, control_type
+from tidelog.records.raw_frames import BATCH_MAGIC, walk_frames
 from tidelog.records.reader import FastReader, read_batch
 from tidelog.records.record import CorruptRecords, Record
 
@@ -143,6 +144,21 @@ def whole_batches(records: memoryview, offset: int) -> tuple[memoryview, int, in
         end = position + header.size
         next_offset = max(next_offset, header.next_offset)
         leader_epoch = header.leader_epoch
+    return records[:end], next_offset, leader_epoch
+
+
+def whole_frames(records: memoryview, offset: int) -> tuple[memoryview, int, int]:
+    """As `whole_batches`, with messages of before Kafka 0.11 as they are: for raw readers only."""
+    end = 0
+    next_offset = offset
+    leader_epoch = -1
+    for frame in walk_frames(records):
+        end = frame.position + frame.size
+        after = frame.offset + 1
+        if frame.magic == BATCH_MAGIC:
+            header = read_header(records, frame.position)
+            after, leader_epoch = header.next_offset, header.leader_epoch
+        next_offset = max(next_offset, after)
     return records[:end], next_offset, leader_epoch
 
 

@@ -14,7 +14,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.connecting.first_answer import SILENT_S
 from tidelog.client.connecting.giving_up import unless_taken_over
 from tidelog.client.errors import ClientError, TakenOver
-from tidelog.client.fetching.batches import Fetched, no_batch, whole_batches
+from tidelog.client.fetching.batches import Fetched, no_batch, whole_batches, whole_frames
 from tidelog.client.fetching.fetch_sessions import (
     FINAL_EPOCH,
     FetchSession,
@@ -47,12 +47,17 @@ END_TIMEOUT_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """Kafka's fetch.max.wait.ms, fetch.min.bytes, fetch.max.bytes, max.partition.fetch.bytes."""
+    """Kafka's fetch.max.wait.ms, fetch.min.bytes, fetch.max.bytes, max.partition.fetch.bytes.
+
+    `former_formats`: the caller takes messages of before Kafka 0.11 as the raw bytes that they are;
+    otherwise they are an error.
+    """
 
     max_wait_ms: int = 500
     min_bytes: int = 1
     max_bytes: int = 52_428_800
     partition_bytes: int = 1_048_576
+    former_formats: bool = False
 
 
 async def ask_leader(
@@ -117,16 +122,19 @@ def fetched_of(
     offset: int,
     data: messages.FetchResponse.PartitionData,
     isolation: IsolationLevel,
+    *,
+    former_formats: bool = False,
 ) -> Fetched | None:
     """Return the batches of one partition in a response, from ``offset`` on; None: there are none.
 
-    Raises ClientError for bytes without a whole batch.
+    Raises ClientError for bytes without a whole batch, or, with ``former_formats``, message.
     """
     records = data.records
     if records is None or not len(records):
         return None
     assert isinstance(records, memoryview)
-    batches, next_offset, epoch = whole_batches(records, offset)
+    cut = whole_frames if former_formats else whole_batches
+    batches, next_offset, epoch = cut(records, offset)
     if not len(batches):
         raise no_batch(partition, offset, records)
     aborted = data.aborted_transactions

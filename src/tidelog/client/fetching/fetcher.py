@@ -451,7 +451,13 @@ class Fetcher:
             return
         state.failures, state.failing_since, state.is_said = 0, None, False
         try:
-            fetched = fetched_of(state.partition, state.fetch_offset, data, self._isolation)
+            fetched = fetched_of(
+                state.partition,
+                state.fetch_offset,
+                data,
+                self._isolation,
+                former_formats=self._options.former_formats,
+            )
         except ClientError as error:
             self._failed(state, error)
             return
