@@ -34,6 +34,8 @@ FEW, MANY = 2, 4
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster]:
     config = {
+        # A producer that still asks after a deleted topic would create it again, as with Kafka.
+        "auto.create.topics.enable": "false",
         "offsets.topic.num.partitions": 1,
         "transaction.state.log.num.partitions": 1,
         "transaction.state.log.replication.factor": 2,
