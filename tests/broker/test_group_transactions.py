@@ -6,22 +6,28 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from tests.support.group_broker import GroupBroker
+from tests.support.lone_broker import until
 from tests.support.resized_topics import tell_resized
 from tidelog.broker.coordinator import committed_fast_path
+from tidelog.broker.coordinator.group_partition import GroupPartition
 from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.broker.handlers import offset_commit, offset_fetch
 from tidelog.groups.events import CommitInTransaction, EndTransaction, MarkerResult, OffsetsResult
 from tidelog.groups.offset_columns import OffsetColumns
+from tidelog.groups.pending_removal import PART
+from tidelog.groups.records import CommittedOffset, OffsetRecord, encode
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import OFFSETS_TOPIC
 from tidelog.protocol import codec, messages
-from tidelog.records.batch import walk
+from tidelog.records.batch import Rejected, walk
+from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.control_records import EndMarker, marker_in
 
 CLIENT: Any = SimpleNamespace(client_host="127.0.0.1")
@@ -266,6 +272,63 @@ def test_a_marker_that_waits_when_leadership_ends_is_sent_to_the_next_leader(
         assert not waiting.done()
         broker.lead_offsets(epoch=1, leader=2)
         assert await waiting is E.NOT_LEADER_OR_FOLLOWER
+        await broker.stop()
+
+    run(main)
+
+
+# A deleted topic whose offsets have no topic id ------------------------------------------------
+
+
+def write_as_before_level_1_4(broker: GroupBroker, count: int) -> None:
+    """Put positions of group g in topic t into the log, without a first sight."""
+    hosted: Any = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
+    for partition in range(count):
+        record = OffsetRecord("g", "t", partition, CommittedOffset(100))
+        key, value = encode(record)
+        made = build_batch([NewRecord(1, key, value)])
+        assert not isinstance(hosted.append(made, 1, from_client=False), Rejected)
+
+
+@pytest.mark.parametrize("count", [1, PART + 1])
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_pending_offset_of_the_next_topic_leaves_none_of_the_former_one_without_a_topic_id(
+    tmp_path: Path, committed: bool, count: int
+) -> None:
+    """The commit comes before the turn of its group to forget the deleted topic."""
+
+    async def main() -> None:
+        broker = await started(tmp_path, count)
+        write_as_before_level_1_4(broker, count)
+        await broker.coordinator.reloaded(broker.lead_again())
+        assert await fetch(broker, 0) == {0: (100, 0)}
+        tell_resized(broker, "t", {0: (0, 0)}, resize_epoch=0, topic_id=UUID(int=77))
+        assert await commit(broker, {0: 3}) == {E.NONE}
+        assert await fetch(broker, 0) == {0: UNSTABLE}
+        other = asyncio.ensure_future(commit(broker, {0: 4}, (8, 0)))
+        assert await other == {E.NONE}
+        for producer in ((7, 0), (8, 0)):
+            assert await end(broker, producer, committed=committed) is E.NONE
+        present = 4 if committed else -1
+        assert await fetch(broker, 0) == {0: (present, 0)}
+        await broker.coordinator.reloaded(broker.lead_again(epoch=3))
+        assert await fetch(broker, 0) == {0: (present, 0)}
+        await broker.stop()
+
+    run(main)
+
+
+def test_once_all_groups_have_forgotten_a_topic_no_commit_is_held_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        broker = await started(tmp_path)
+        await commit_plain(broker, 0, 5)
+        tell_resized(broker, "t", {0: (0, 0)}, resize_epoch=0, topic_id=UUID(int=77))
+        (led,) = broker.coordinator.led()
+        own = cast("GroupPartition", led.own_part)
+        assert own.forgets == {"t"}
+        await until(lambda: not own.forgets)
+        await commit_plain(broker, 0, 6)
+        assert await fetch(broker, 0) == {0: (6, 0)}
         await broker.stop()
 
     run(main)

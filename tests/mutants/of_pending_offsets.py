@@ -11,6 +11,13 @@ BROKER = "tests/broker/test_group_transactions.py"
 
 MUTANTS = (
     Mutant(
+        "an aborted commit for the next topic of a name leaves the position in the former one",
+        "src/tidelog/broker/coordinator/group_partition.py::GroupPartition.decide",
+        "            self._forget_before_commit(group_id)\n",
+        "            pass\n",
+        "tests/broker/test_group_transactions.py",
+    ),
+    Mutant(
         "pending offsets count before their marker",
         "src/tidelog/groups/replay.py::pend",
         "        group.flying.pend(producer_id, columns.topic, columns.partitions, values)\n",

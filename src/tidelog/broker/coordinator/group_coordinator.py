@@ -151,6 +151,8 @@ class GroupCoordinator:
         if not self._gone:
             self.coordinator.spawn(self._forget_topics(), "groups-forget-topics")
         self._gone.add(topic)
+        for led in self.coordinator.led():
+            cast(GroupPartition, led.own_part).topic_gone(topic)
 
     async def _forget_topics(self) -> None:
         # A task starts in the next turn: topics deleted together share one sweep.

@@ -1,7 +1,8 @@
 """What groups need of their own in one led partition: requests in parts, and topics that are gone.
 
 Owns the order of a group's events while a request or a removal of very many positions is decided
-in parts; the sweeps over all groups (retention, deleted topics); and what surrounds a load: the
+in parts; the sweeps over all groups (retention, deleted topics); that a group forgets a deleted
+topic before it takes a commit for the next one of that name; and what surrounds a load: the
 metadata that it waits for, and the removal of positions in former topic ids. Not when the groups
 are served and how they are written: see ``led_partition``; not the parts: see ``parts``.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +20,7 @@ from tidelog.broker.coordinator.parts import InParts, RestOfRemoval
 from tidelog.broker.coordinator.pending_response import give
 from tidelog.groups.events import (
     CommitInTransaction,
+    CommitOffsets,
     EndTransaction,
     Event,
     Expire,
@@ -60,11 +63,16 @@ class GroupPartition:
         self._long: dict[str, InParts | RestOfRemoval] = {}
         self._one_by_one = one_by_one
         self._deleted_while_loading: set[str] = set()
+        self._gone: dict[str, int] = {}
+        """Topics that some groups here have not forgotten yet, and the number of their deletion."""
+        self._deletions = 0
 
     # Requests ----------------------------------------------------------------------------------
 
     def decide(self, group_id: str, event: Event | InParts) -> None:
         """Decide an event now, or after the request of its group that is decided in parts."""
+        if self._gone and isinstance(event, InParts | CommitOffsets | CommitInTransaction):
+            self._forget_before_commit(group_id)
         present = self._long.get(group_id)
         if present is not None:
             present.later.append(event)
@@ -75,6 +83,18 @@ class GroupPartition:
             if self._shell.table.removes(group_id):
                 has_more = partial(self._shell.table.removes, group_id)
                 self._begin(group_id, RestOfRemoval(has_more, partial(self._interrupt, group_id)))
+
+    def _forget_before_commit(self, group_id: str) -> None:
+        """Forget deleted topics before the turn of a group: of an offset without a topic id only
+        the order says that it is of the former topic, and in a transaction the next one would not
+        replace it."""
+        group = self._shell.table.get(group_id)
+        if group is None:
+            return
+        held = self._gone.keys() & group.offsets.keys()
+        held.update(topic for topic in group.flying.topics() if topic in self._gone)
+        if held:
+            self.decide(group_id, RemoveTopics(frozenset(held), self._metadata.id_of))
 
     def _decide_now(self, group_id: str, event: Event) -> None:
         """Decide an event, or refuse offsets of a transaction that has ended while they waited."""
@@ -158,12 +178,27 @@ class GroupPartition:
         """Expire offsets of all groups by their retention, one turn at a time."""
         await self._for_all(Expire())
 
+    @property
+    def forgets(self) -> Collection[str]:
+        """The deleted topics that some groups here have not forgotten yet."""
+        return self._gone.keys()
+
+    def topic_gone(self, topic: str) -> None:
+        """A topic was deleted: ``forget_topics`` comes later."""
+        self._deletions += 1
+        self._gone[topic] = self._deletions
+
     async def forget_topics(self, topics: frozenset[str]) -> None:
         """Remove the offsets of deleted topics from every group, by topic id."""
         if self._shell.state is _LOADING:
             self._deleted_while_loading |= topics
-        else:
-            await self._for_all(RemoveTopics(topics, self._metadata.id_of))
+            return
+        numbers = {topic: self._gone.get(topic) for topic in topics}
+        await self._for_all(RemoveTopics(topics, self._metadata.id_of))
+        for topic, number in numbers.items():
+            # One that was deleted again meanwhile has another sweep.
+            if self._gone.get(topic) == number:
+                self._gone.pop(topic, None)
 
     async def _for_all(self, event: Event) -> None:
         shell, turn = self._shell, pace.Turn(self._clock)
