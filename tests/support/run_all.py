@@ -63,6 +63,7 @@ LONG_FORM = "for `make chaos`"
 """Why a test is skipped that `make chaos` runs."""
 
 LONG_FORMS = {
+    "tests/chaos/test_copies_under_faults.py": "tests/cluster/test_exactly_once_kills.py",
     "tests/chaos/test_kill_cluster.py": "tests/chaos/test_nemesis.py",
     "tests/chaos/test_nemesis.py": "tests/chaos/test_nemesis.py",
     "tests/chaos/test_resizes_under_faults.py": "tests/cluster/test_resizes.py",
