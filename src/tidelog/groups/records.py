@@ -7,7 +7,7 @@ begins with its version, which names the kind of record:
 key version  key                               value (written version; versions read)
 ===========  ================================  =========================================
 0, 1         group, topic, partition           OffsetCommitValue (3, or 1 with an explicit
-                                               expiry; 0-3)
+                                               expiry; 0-4)
 2            group                             GroupMetadataValue (3; 0-3)
 1253         group, topic                      first sight (0), ours: docs/design/wire.md
 ===========  ================================  =========================================
@@ -37,6 +37,11 @@ OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 GROUP_VALUE_VERSION = 3
 FIRST_SIGHT_VALUE_VERSION = 0
 
+OFFSET_VALUE_VERSION_WITH_TOPIC_ID = 4
+"""The newest that is read: a flexible one, which Kafka 4.3 writes once its features allow it."""
+
+TOPIC_ID_TAG = 0
+
 # Offsets are encoded flat: a commit may have thousands.
 _int32 = struct.Struct(">i").pack
 _value = struct.Struct(">hqih").pack
@@ -51,9 +56,9 @@ NO_LEADER_EPOCH = -1
 
 class CommittedOffset(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A group's position in one partition. Times in ms; ``expires_ms`` is -1 unless a client of
-    OffsetCommit v2-4 named a retention time. ``topic_id`` is not in the record: it is the id that
-    the coordinator knew at the commit, or that of the first sight before it in the log;
-    ``NO_TOPIC_ID``: any."""
+    OffsetCommit v2-4 named a retention time. ``topic_id`` is in no record that is written here: it
+    is the id that the coordinator knew at the commit, or that of the first sight before it in the
+    log, or that of a record of Kafka's; ``NO_TOPIC_ID``: any."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -231,9 +236,14 @@ def _offset_value(value: CommittedOffset) -> bytes:
 
 def _read_offset_value(value: FieldReader) -> CommittedOffset | UnknownRecord:
     version = value.int16()
-    if not 0 <= version <= OFFSET_VALUE_VERSION:
+    if not 0 <= version <= OFFSET_VALUE_VERSION_WITH_TOPIC_ID:
         return UnknownRecord(f"offset value version {version}")
     offset = value.int64()
+    if version == OFFSET_VALUE_VERSION_WITH_TOPIC_ID:
+        leader_epoch, metadata = value.int32(), value.compact_string()
+        committed_ms, tagged = value.int64(), value.tags().get(TOPIC_ID_TAG)
+        topic_id = NO_TOPIC_ID if tagged is None else tagged.uuid()
+        return CommittedOffset(offset, leader_epoch, metadata, committed_ms, topic_id=topic_id)
     leader_epoch = value.int32() if version >= 3 else NO_LEADER_EPOCH
     metadata, committed_ms = value.string(), value.int64()
     expires_ms = value.int64() if version == 1 else NO_EXPIRY

@@ -113,13 +113,45 @@ def test_older_versions_are_read(key: str, value: str, record: Record) -> None:
     ("key", "value"),
     [
         ("0003 0001 67", "0000"),  # a group of the newer protocol
-        ("0001 0001 67 0001 74 00000003", "0004 00"),
+        ("0001 0001 67 0001 74 00000003", "0005 00"),
         ("0002 0001 67", "0004 00"),
         ("04e5 0001 67 0001 74", "0001"),
     ],
 )
 def test_newer_versions_are_skipped(key: str, value: str) -> None:
     assert isinstance(decode(bytes.fromhex(key), bytes.fromhex(value)), UnknownRecord)
+
+
+# What Kafka 4.3's own class writes in version 4: without a topic id, with one, and with a tag that
+# no version knows yet.
+HEAD = "0004 000000000000002a 00000005 02 6d 00000000000003e8"
+WITH_TOPIC_ID = HEAD + "01 00 10 00000000000000000000000000000009"
+
+
+@pytest.mark.parametrize(
+    ("value", "topic_id"),
+    [
+        (HEAD + "00", UUID(int=0)),
+        (WITH_TOPIC_ID, UUID(int=9)),
+        (HEAD + "02 00 10 00000000000000000000000000000009 07 01 ff", UUID(int=9)),
+    ],
+)
+def test_version_4_of_an_offset_is_read_with_its_topic_id(value: str, topic_id: UUID) -> None:
+    key = bytes.fromhex("0001 0001 67 0001 74 00000003")
+    record = decode(key, bytes.fromhex(value))
+    assert record == OFFSET
+    assert isinstance(record, OffsetRecord) and record.value is not None
+    assert record.value.topic_id == topic_id
+    # What is written again is in a version that all brokers of the cluster read.
+    assert encode(record) == encode(OFFSET)
+
+
+def test_damaged_bytes_of_version_4_are_unknown() -> None:
+    key, value = bytes.fromhex("0001 0001 67 0001 74 00000003"), bytes.fromhex(WITH_TOPIC_ID)
+    for end in range(len(value)):
+        assert isinstance(decode(key, value[:end]), UnknownRecord)
+    no_metadata = bytes.fromhex("0004 000000000000002a 00000005 00 00000000000003e8 00")
+    assert isinstance(decode(key, no_metadata), UnknownRecord)
 
 
 @pytest.mark.parametrize("record", [OFFSET, OFFSET_WITH_EXPIRY, GENERATION, SIGHT])
