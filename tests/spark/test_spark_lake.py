@@ -19,7 +19,7 @@ from tests.support.processes import DEADLINE_S
 from tests.support.spark_jobs import archived, audited
 from tests.support.spark_topics import Topic, delete_records, numbered
 from tidelog.pipeline import lake as lakes
-from tidelog.pipeline.errors import LakeRefused
+from tidelog.pipeline.errors import LakeRefused, PipelineError
 from tidelog.pipeline.jobs import archive
 from tidelog.pipeline.lake.chain import fold, read_manifests
 from tidelog.pipeline.lake.files import COLUMNS
@@ -161,6 +161,28 @@ def test_a_lake_of_two_topics_is_read_by_topic(
         assert offsets(lakes.read(spark, str(lake), each.name)) == {0: [*range(count)]}
         (folder,) = (lake / each.name).iterdir()
         assert spark.read.parquet(str(folder)).count() == count
+
+
+def test_bad_records_stop_an_archive_or_have_a_table_of_their_own(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    """One producer that writes nanoseconds: the archive goes on, and no record is passed over."""
+    lake, nanoseconds = tmp_path / "lake", 1_763_000_000_000_000_000
+    topic.create(retention_ms=-1, message_timestamp_after_max_ms=2**63 - 1)
+    topic.write(numbered(4), timestamps_ms=[1000, nanoseconds, 2000, nanoseconds + 1])
+    with pytest.raises(PipelineError, match=f"timestamp of {nanoseconds} ms does not fit"):
+        archived(spark, topic, lake)
+    done = archived(spark, topic, lake, on_bad_record="quarantine")
+    assert (done["rows"], done["bad"]) == (2, 2)
+    assert offsets(lakes.read(spark, str(lake), topic.name)) == {0: [0, 2]}
+    bad = lakes.read_bad(spark, str(lake), topic.name).orderBy("offset").collect()
+    assert [(row.offset, row.timestampMs, row.value) for row in bad] == [
+        (1, nanoseconds, b"v1"),
+        (3, nanoseconds + 1, b"v3"),
+    ]
+    rows = topic.read(spark, onBadRecord="quarantine")
+    assert rows.where("badReason IS NULL AND badRaw IS NULL").count() == 2
+    assert rows.where("timestamp IS NULL AND badTo = offset + 1").count() == 2
 
 
 def test_the_command_line_knows_adopt() -> None:

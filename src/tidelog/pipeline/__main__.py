@@ -36,6 +36,7 @@ _OF_ARCHIVE = {
     **_OF_BOTH,
     **dict.fromkeys(("subscribe", "subscribepattern", "assign"), "use --topic"),
     "startingoffsets": "use --starting-offsets",
+    "onbadrecord": "use --on-bad-record",
 }
 _OF_AUDIT = {
     **_OF_BOTH,
@@ -111,6 +112,13 @@ def _source_options(function: Any) -> Any:
     show_default=True,
     help="For a new lake: earliest, latest, group, or JSON by topic and partition.",
 )
+@click.option(
+    "--on-bad-record",
+    default="fail",
+    show_default=True,
+    type=click.Choice(["fail", "quarantine"]),
+    help="What cannot be read: stop, or keep its bytes and the reason in a table of its own.",
+)
 @click.option("--group", help="Commit the progress to this consumer group.")
 @click.option(
     "--compression",
@@ -140,6 +148,7 @@ def archive(**given: Any) -> None:
         once=given["once"],
         adopt=given["adopt"],
         roll_bytes=given["roll_bytes"],
+        on_bad_record=given["on_bad_record"],
         trigger_ms=parse_duration_ms("--trigger", given["trigger_ms"]),
         compression=given["compression"],
         options=options,
@@ -153,6 +162,8 @@ def archive(**given: Any) -> None:
             f"{done['rows']:,} records in {done['files']} files,"
             f" {done['new_rows']:,} of them new, up to batch {done['batch']}"
         )
+        if done["bad"]:
+            bar.say(f"{done['bad']:,} bad records are in {given['lake']}/_bad, with the reasons")
 
 
 @main.command(short_help="Compare a lake with its live topics.")

@@ -7,7 +7,6 @@ the log is counted on the way: its place, its key.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 from tidelog.partitioning.audit_rules import TopicCounts
 from tidelog.pipeline.audit.facts import Keys, Piece, PieceFacts
 from tidelog.pipeline.audit.homes import away_from_home
+from tidelog.pipeline.lake.digests import file_digest
 
 CONTENT = ("key", "value", "offset", "timestamp", "timestampType", "headers", "epoch")
 _PLACE = ("topic", "partition")
@@ -112,12 +112,6 @@ class LakeFileRows:
             if len(rows) and not self.away:
                 self.away_example = keys[int(rows[0])].as_py()
             self.away += len(rows)
-
-
-def file_digest(path: Path) -> str:
-    """The digest of a file as manifests have it."""
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def _line(error: Exception) -> str:

@@ -10,6 +10,7 @@ its manifest and does nothing, or stages its files again.
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,12 +34,20 @@ from tidelog.pipeline.lake.commit import (
     recover_first_version,
 )
 from tidelog.pipeline.lake.layout import OWN, Layout, folder
-from tidelog.pipeline.lake.manifest import Manifest, check_files, check_follows, check_new
+from tidelog.pipeline.lake.manifest import (
+    Manifest,
+    check_bad_files,
+    check_files,
+    check_follows,
+    check_new,
+)
 from tidelog.pipeline.lake.offsets import ends, losses_between
 from tidelog.pipeline.lake.spark_checkpoint import CheckpointRefused, SparkCheckpoint
 from tidelog.pipeline.options import Mode, parse
 from tidelog.pipeline.progress import Reporter
 from tidelog.pipeline.spark_errors import in_one_line
+
+_log = logging.getLogger(__name__)
 
 QUERY_NAME = "tidelog-archive"
 _CHECK_S = 0.2
@@ -60,6 +69,7 @@ class ArchiveSettings:
     trigger_ms: int = 5000
     compression: str = "zstd"
     roll_bytes: int = files.ROLL_BYTES
+    on_bad_record: str = "fail"
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -72,6 +82,7 @@ class ArchiveSettings:
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "subscribe": ",".join(self.topics),
             "columns": ",".join(files.READ_COLUMNS),
+            "onBadRecord": self.on_bad_record,
         }
 
 
@@ -185,9 +196,16 @@ class Archive:
         staged = files.Staged.of((row["line"] for row in lines), ends(end))
         check_files(staged.files, start, end)
         check_new(staged.files, self._total.reached)
+        check_bad_files(staged.bad, start, end)
+        for bad in staged.bad:
+            _log.warning(
+                "%s: %d bad records from offset %d on, kept in %s: %s",
+                *(bad.home, bad.rows, bad.first, bad.path, bad.reason),
+            )
         losses = (*losses_between(start, end), *staged.losses)
         manifest = Manifest(
-            batch, query_id, start, end, staged.files, losses, self._isolation, policies
+            *(batch, query_id, start, end, staged.files, losses, self._isolation, policies),
+            bad=staged.bad,
         )
         commit(self._layout, manifest, staged.places)
         self._total.add(manifest)
@@ -206,7 +224,8 @@ class Archive:
 
     def facts(self) -> dict[str, Any]:
         """What JSON progress carries."""
-        return {"batch": self.batch, "rows": self.rows, "files": self._total.files}
+        total = self._total
+        return {"batch": self.batch, "rows": self.rows, "files": total.files, "bad": total.bad}
 
     def close(self) -> None:
         """Commit the group's offsets if that has not succeeded yet, and close the connections."""

@@ -128,14 +128,14 @@ def recover(layout: Layout) -> list[str]:
             continue
         if is_there(layout, manifest.batch):
             continue
-        for file in manifest.files:
-            place = layout.root / file.path
+        for name in manifest.paths:
+            place = layout.root / name
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 stat = place.stat()
                 if (stat.st_dev, stat.st_ino) in own:
                     place.unlink()
                     sync(place.parent)
-                    removed.append(file.path)
+                    removed.append(name)
     for left in (*drafts, *layout.manifests.glob(f"*{FOLDING}")):
         left.unlink(missing_ok=True)
     _empty(layout.inflight)

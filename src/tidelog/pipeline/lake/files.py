@@ -8,7 +8,6 @@ writes as many files as it takes.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import uuid
@@ -24,8 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.pipeline.errors import LakeRefused
-from tidelog.pipeline.lake.layout import STAGED_SUFFIX, file_name
-from tidelog.pipeline.lake.manifest import LakeFile
+from tidelog.pipeline.lake.bad_files import BadRecordsFile, split_off
+from tidelog.pipeline.lake.digests import file_digest
+from tidelog.pipeline.lake.layout import STAGED_SUFFIX, bad_file_name, file_name
+from tidelog.pipeline.lake.manifest import BadFile, LakeFile
 from tidelog.pipeline.lake.offsets import LakePartition, SkippedRange
 from tidelog.pipeline.schema import LEADER_EPOCH, LOST_TO, arrow_schema
 
@@ -85,6 +86,7 @@ class Staged:
     files: tuple[LakeFile, ...]
     places: Mapping[str, Path]
     losses: tuple[SkippedRange, ...]
+    bad: tuple[BadFile, ...] = ()
 
     @classmethod
     def of(cls, lines: Iterable[str], homes: Iterable[LakePartition]) -> Staged:
@@ -93,31 +95,45 @@ class Staged:
         files: list[LakeFile] = []
         places: dict[str, Path] = {}
         losses: list[SkippedRange] = []
+        bad: list[BadFile] = []
         for line in sorted(lines):
             row = json.loads(line)
             home = named[row["topic"], row["partition"]]
             if "cause" in row:
                 losses.append(SkippedRange(home, row["from"], row["to"], row["cause"]))
                 continue
+            if "bad" in row:
+                path = bad_file_name(home, row["first"], row["last"])
+                bad.append(BadFile.from_json({**row, "path": path, "topicId": home.topic_id}))
+                places[path] = Path(row["staged"])
+                continue
             path = file_name(home, row["first"], row["last"])
             files.append(LakeFile.from_json({**row, "path": path, "topicId": home.topic_id}))
             places[path] = Path(row["staged"])
         files.sort(key=lambda file: (file.home, file.first))
         losses.sort(key=lambda loss: (loss.home, loss.start))
-        return cls(tuple(files), places, tuple(losses))
+        bad.sort(key=lambda file: (file.home, file.first))
+        return cls(tuple(files), places, tuple(losses), tuple(bad))
 
 
 def _lines(
     batches: Batches, inflight: Path, compression: str, roll_bytes: int
 ) -> Iterator[dict[str, Any]]:
     current: _DataFile | None = None
+    bad: dict[tuple[str, int], BadRecordsFile] = {}
     for batch in batches:
         lost = batch.column(LOST_TO)
         if lost.null_count < len(lost):
             yield from _losses(batch.filter(lost.is_valid()))
             batch = batch.filter(lost.is_null())
+        batch, bad_rows = split_off(batch)
+        for part in () if bad_rows is None else _by_partition(bad_rows):
+            place = _place_of(part)
+            if place not in bad:
+                bad[place] = BadRecordsFile(place, inflight, compression)
+            bad[place].add(part)
         for part in _by_partition(batch):
-            place = (part.column("topic")[0].as_py(), part.column("partition")[0].as_py())
+            place = _place_of(part)
             if current is not None and (current.place != place or current.raw_bytes >= roll_bytes):
                 reached = current.last if current.place == place else -1
                 yield current.finish()
@@ -127,6 +143,12 @@ def _lines(
             current.add(part)
     if current is not None:
         yield current.finish()
+    for file in bad.values():
+        yield file.finish()
+
+
+def _place_of(part: pa.RecordBatch) -> tuple[str, int]:
+    return part.column("topic")[0].as_py(), part.column("partition")[0].as_py()
 
 
 def _losses(markers: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -211,8 +233,6 @@ class _DataFile:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        with self._path.open("rb") as written:
-            digest = hashlib.file_digest(written, "sha256").hexdigest()
         topic, number = self.place
         return {
             "staged": str(self._path),
@@ -226,7 +246,7 @@ class _DataFile:
             "minTimeMs": self._least_us // _MICROS,
             "maxTimeMs": self._most_us // _MICROS,
             "leaderEpochs": self._epochs,
-            "digest": f"sha256:{digest}",
+            "digest": file_digest(self._path),
         }
 
 

@@ -21,7 +21,9 @@ MANIFESTS = "_manifest"
 INFLIGHT = "_inflight"
 CHECKPOINT = "_checkpoint"
 LOCK = "lock"
-OWN = (MANIFESTS, INFLIGHT, CHECKPOINT)
+# The table of bad records: below it topics, ids and partitions as above.
+BAD = "_bad"
+OWN = (MANIFESTS, INFLIGHT, CHECKPOINT, BAD)
 
 # A staged file is none that a reader of Parquet would take for one.
 STAGED_SUFFIX = ".staged"
@@ -130,6 +132,11 @@ def file_name(home: LakePartition, first: int, last: int) -> str:
     """The name of the file that holds the records `first` to `last` (inclusive) of a partition."""
     topic_id = home.topic_id or _NO_ID
     return f"{home.topic}/id={topic_id}/p={home.partition}/{_span(first, last)}"
+
+
+def bad_file_name(home: LakePartition, first: int, last: int) -> str:
+    """The same for the bad records among them."""
+    return f"{BAD}/{file_name(home, first, last)}"
 
 
 def _span(first: int, last: int) -> str:

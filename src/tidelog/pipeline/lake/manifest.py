@@ -73,6 +73,41 @@ class LakeFile:
 
 
 @dataclass(frozen=True, slots=True)
+class BadFile:
+    """One file of bad records (docs/decisions/0151): `rows` of them, which stand for `offsets` of
+    those from `first` to `last` (inclusive); `reason` is that of the first row.
+    """
+
+    path: str
+    home: LakePartition
+    first: int
+    last: int
+    rows: int
+    offsets: int
+    size_bytes: int
+    digest: str
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            **_place(self.home),
+            "first": self.first,
+            "last": self.last,
+            "rows": self.rows,
+            "offsets": self.offsets,
+            "sizeBytes": self.size_bytes,
+            "digest": self.digest,
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def from_json(cls, made: Mapping[str, Any]) -> BadFile:
+        names = ("first", "last", "rows", "offsets", "sizeBytes", "digest", "reason")
+        return cls(made["path"], _home(made), *(made[name] for name in names))
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """One committed batch. `start` is None for the batch that resolved startingOffsets.
 
@@ -89,10 +124,20 @@ class Manifest:
     isolation: str | None = None
     policies: Mapping[str, str] = field(default_factory=dict)
     version: int = VERSION
+    bad: tuple[BadFile, ...] = ()
 
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
+
+    @property
+    def paths(self) -> list[str]:
+        """The names of all its files."""
+        return [*(file.path for file in self.files), *(file.path for file in self.bad)]
+
+    @property
+    def bad_rows(self) -> int:
+        return sum(file.rows for file in self.bad)
 
     def to_line(self) -> str:
         """As it is written: JSON in one line, always as version 2."""
@@ -110,6 +155,9 @@ class Manifest:
             ],
             "files": [file.to_json() for file in self.files],
         }
+        if self.bad:
+            # A reader of before these files passes over the field.
+            made["bad"] = [file.to_json() for file in self.bad]
         return json.dumps(made, separators=(",", ":"))
 
     @classmethod
@@ -133,6 +181,7 @@ class Manifest:
             ),
             made["isolation"],
             made["policies"],
+            bad=tuple(BadFile.from_json(file) for file in made.get("bad", ())),
         )
 
 
@@ -192,6 +241,17 @@ def check_files(files: Sequence[LakeFile], start: Offset | None, end: Offset) ->
             raise LakeRefused(f"file {file.path} does not lie in its batch or overlaps another")
         if file.path != file_name(file.home, file.first, file.last):
             raise LakeRefused(f"file {file.path} has not the name of its records")
+        reached[file.home] = file.last + 1
+
+
+def check_bad_files(files: Sequence[BadFile], start: Offset | None, end: Offset) -> None:
+    """Refuse files of bad records that leave their batch or overlap. Raises LakeRefused."""
+    begin, until = begins(start, end), ends(end)
+    reached: dict[LakePartition, int] = {}
+    for file in sorted(files, key=lambda one: (one.home, one.first)):
+        low = reached.get(file.home, begin.get(file.home, 0))
+        if not low <= file.first <= file.last < until.get(file.home, 0):
+            raise LakeRefused(f"file {file.path} does not lie in its batch or overlaps another")
         reached[file.home] = file.last + 1
 
 

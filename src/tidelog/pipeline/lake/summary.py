@@ -27,12 +27,13 @@ class SummaryPart:
 
 @dataclass(slots=True)
 class Summary:
-    """The batches from the first up to `batch`; -1: none."""
+    """The batches from the first up to `batch`; -1: none. `bad` are rows of bad records."""
 
     batch: int = -1
     rows: int = 0
     files: int = 0
     parts: dict[LakePartition, SummaryPart] = field(default_factory=dict)
+    bad: int = 0
 
     def add(self, manifest: Manifest) -> None:
         """Count in the next batch."""
@@ -48,6 +49,7 @@ class Summary:
         self.batch = manifest.batch
         self.rows += manifest.rows
         self.files += len(manifest.files)
+        self.bad += manifest.bad_rows
 
     @property
     def reached(self) -> dict[LakePartition, int]:
@@ -64,6 +66,7 @@ class Summary:
             "batch": self.batch,
             "rows": self.rows,
             "files": self.files,
+            "bad": self.bad,
             "partitions": [
                 [*home, part.begin, part.end, part.reached, part.rows, part.files]
                 for home, part in self.parts.items()
@@ -77,4 +80,4 @@ class Summary:
             LakePartition(topic, topic_id, partition): SummaryPart(*numbers)
             for topic, topic_id, partition, *numbers in made["partitions"]
         }
-        return cls(made["batch"], made["rows"], made["files"], parts)
+        return cls(made["batch"], made["rows"], made["files"], parts, made.get("bad", 0))
