@@ -70,6 +70,7 @@ from tidelog.model.work import Work
 from tidelog.runtime import pace
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.tls_files import TlsFiles
 from tidelog.storage.directory.log_directory import LogDirectory
 
 
@@ -91,6 +92,8 @@ class Given:
     session: ControllerSession
     secret: ClusterSecret | None = None
     """What this broker proves to others; None where the cluster has no secret."""
+    tls: TlsFiles | None = None
+    """The keys for connections to other brokers; None where their listener has no TLS."""
     when_brokers_configured: Callable[[], None] = _do_nothing
     """Called when a configuration of this broker, or of all brokers, has changed."""
 
@@ -193,7 +196,7 @@ def _markers(
     groups, transactions = coordinators
     # Beside those of OffsetFetch: neither waits for a question of the other.
     questions = FirstOffsets(partitions, metadata, others, given.session)
-    connecting = Connecting.of(configs, metadata, given.secret, seams)
+    connecting = Connecting.of(configs, metadata, given.secret, seams, given.tls)
     writer = MarkerWriter(partitions, groups, leader_hints, seams.clock)
     sender = MarkerSender(configs.node_id, connecting, writer, questions.exist, seams)
     transactions.send_with(sender)
@@ -235,7 +238,8 @@ def _unaware_writers(
 
 
 def _other_brokers(given: Given, metadata: MetadataCache) -> OtherBrokers:
-    made = OtherBrokers(metadata, given.configs, given.secret, given.seams.random)
+    ends = metadata, given.configs, given.secret, given.seams.random
+    made = OtherBrokers(*ends, tls=given.tls)
     metadata.when_brokers_changed.append(made.brokers_changed)
     return made
 
@@ -272,7 +276,7 @@ def _asking_of_transactions(given: Given, metadata: MetadataCache, limit_ms: int
     """Return connections of one asker's own: coordinators serve their APIs once the level of the
     cluster has come, so connections of an earlier time must not stay."""
     ends = metadata, given.configs, given.secret, given.seams.random, limit_ms
-    made = OtherBrokers(*ends, may_serve_later=True)
+    made = OtherBrokers(*ends, may_serve_later=True, tls=given.tls)
     metadata.when_brokers_changed.append(made.brokers_changed)
     return made
 
@@ -375,7 +379,7 @@ def _followers(
     fetched = Throttles(dynamic, clock, FOLLOWER)
     copies = Copies(configs, dynamic, clock, others)
     ends = configs, clock, metadata, given.session, given.secret
-    return Followers(Shared(*ends, commit, log_work, loss_reports, fetched, copies))
+    return Followers(Shared(*ends, commit, log_work, loss_reports, fetched, copies, given.tls))
 
 
 def _reader(given: Given, metadata: MetadataCache, isr_changes: IsrChanges) -> Reader:

@@ -40,6 +40,7 @@ from tidelog.network.server import ListenError, Server
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.descriptors import Descriptors
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.tls_files import NO_TLS, ProcessTls
 from tidelog.storage.checkpoints import DamagedFile
 
 logger = logging.getLogger(__name__)
@@ -69,11 +70,13 @@ class BrokerProcess:
         descriptors: Descriptors = DEFAULT_DESCRIPTORS,
         secret: ClusterSecret | None = None,
         belongs_to: str | None = None,
+        tls: ProcessTls = NO_TLS,
     ) -> None:
         """``descriptors``: the limits of open files and connections. ``secret``: the cluster secret
         that processes prove to each other; without one all listeners are on loopback.
-        ``belongs_to``: the cluster of the log directories, None while they are new."""
-        self._secret, self._belongs_to = secret, belongs_to
+        ``belongs_to``: the cluster of the log directories, None while they are new. ``tls``: its
+        keys; every listener with TLS has some."""
+        self._secret, self._belongs_to, self._tls = secret, belongs_to, tls
         self.configs = configs
         self.descriptors = descriptors
         self.seams = seams
@@ -117,6 +120,7 @@ class BrokerProcess:
             configs.broker_silence_suspect_ms,
             led_topics=lambda of: self.broker.led_topics(of),
             take_cluster_id=self._take_cluster_id,
+            tls=self._tls.to_controllers,
         )
         own = self._belongs_to or ""
         self.waits_for = "a controller"
@@ -136,6 +140,7 @@ class BrokerProcess:
                 topic_configs=topic_configs,
                 session=session,
                 secret=self._secret,
+                tls=self._tls.to_brokers,
                 when_brokers_configured=self._take_limits,
             )
         )
@@ -150,7 +155,8 @@ class BrokerProcess:
         )
         for listener in configs.broker_listeners:
             self.ports[listener.name] = await self._server.listen(
-                listener.name, listener.host, listener.port
+                *(listener.name, listener.host, listener.port),
+                self._tls.listeners.get(listener.name),
             )
         self.waits_for = "a controller to register it and send it metadata"
         for part in (broker.isr_changes, broker.loss_reports, broker.fence_reports):

@@ -29,12 +29,14 @@ from tidelog.model.configs.addresses import joined
 from tidelog.model.configs.file_names import without_effect
 from tidelog.model.configs.properties import parse_properties
 from tidelog.model.configs.server import ServerConfigs, from_mapping
+from tidelog.model.configs.tls import SSL
 from tidelog.model.configs.types import InvalidConfig
 from tidelog.runtime import descriptors
 from tidelog.runtime import loop as runtime_loop
 from tidelog.runtime.disk import RealDisk, keep_from_others
 from tidelog.runtime.loop_watch import LoopWatch
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.tls_files import NO_TLS
 from tidelog.version import __version__
 
 if TYPE_CHECKING:
@@ -157,6 +159,7 @@ class _Process:
         self._is_new = is_new
         self._until_stdin_closes = until_stdin_closes
         self._secret: ClusterSecret | None = None
+        self._tls = NO_TLS
         self._controller: ControllerProcess | None = None
         self._broker: BrokerProcess | None = None
         self._starting: BrokerProcess | None = None
@@ -233,6 +236,7 @@ class _Process:
         from tidelog.cli import preflight
         from tidelog.cli.cluster_secret import secret_for
         from tidelog.runtime.cluster_secret import SecretRefused
+        from tidelog.runtime.tls_files import TlsRefused, tls_of
 
         loop = asyncio.get_running_loop()
         belongs_to = await loop.run_in_executor(
@@ -250,7 +254,9 @@ class _Process:
         self._watch.start()
         try:
             self._secret = secret_for(configs, seams)
-        except SecretRefused as error:
+            if configs.tls_listeners or configs.security_inter_broker_protocol == SSL:
+                self._tls = await loop.run_in_executor(seams.threads, tls_of, configs)
+        except (SecretRefused, TlsRefused) as error:
             raise Failed(str(error)) from error
         if configs.is_controller:
             await self._start_controller(seams, belongs_to)
@@ -335,6 +341,7 @@ class _Process:
             secret=self._secret,
             belongs_to=belongs_to,
             is_new=self._is_new,
+            tls=self._tls,
         )
         self._waits_for = f"its metadata store {self._configs.metadata_store}"
         try:
@@ -355,7 +362,8 @@ class _Process:
             near_host = self._configs.controller_listeners[0].near_host
             controllers = [(near_host, self._controller.listener_port)]
         files = descriptors.share(descriptors.raise_limit())
-        broker = BrokerProcess(self._configs, seams, controllers, files, self._secret, belongs_to)
+        ends = self._secret, belongs_to, self._tls
+        broker = BrokerProcess(self._configs, seams, controllers, files, *ends)
         broker.when_not_notified = lambda: self._say_waiting(broker)
         self._starting = broker
         try:

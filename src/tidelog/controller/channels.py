@@ -29,6 +29,7 @@ from tidelog.controller.slices import perform_in_slices
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.tls_files import TlsFiles
 
 KEY_BITS = 128
 
@@ -62,10 +63,16 @@ class ChannelsOwner(Performer, Protocol):
 class Channels:
     """The control channels of one controller, while it is active."""
 
-    def __init__(self, controller: ChannelsOwner, secret: ClusterSecret | None) -> None:
-        """``secret`` is what control channels prove to brokers."""
+    def __init__(
+        self,
+        controller: ChannelsOwner,
+        secret: ClusterSecret | None,
+        tls: TlsFiles | None = None,
+    ) -> None:
+        """``secret`` is what control channels prove to brokers; ``tls`` has the keys for brokers
+        whose listener has TLS."""
         configs = controller.configs
-        self.secret = secret
+        self.secret, self.tls = secret, tls
         self.sender = Sender(configs.node_id, configs.inter_broker_listener_name)
         self.announcements = Announcements()
         self._controller = controller

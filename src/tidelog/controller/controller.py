@@ -50,6 +50,7 @@ from tidelog.model.configs.server import ServerConfigs
 from tidelog.runtime import pace
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.tls_files import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +69,10 @@ class Controller:
         seams: Seams,
         store: MetadataStore,
         secret: ClusterSecret | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
-        """``secret`` is what control channels prove to brokers."""
+        """``secret`` is what control channels prove to brokers; ``tls`` has the keys for brokers
+        whose listener has TLS."""
         self.configs = configs
         self.seams = seams
         self.store = store
@@ -83,7 +86,7 @@ class Controller:
         self.autoscaling = Autoscaling(self)
         self.founding = Founding(self, seams.clock, self.lose)
         self.retired_checks = RetiredChecks()
-        self.channels = Channels(self, secret)
+        self.channels = Channels(self, secret, tls)
         self._waiting = WaitingRequests()
         self._consequences = Consequences(
             wake={

@@ -27,6 +27,7 @@ from tidelog.model.ways_out import RESTORED
 from tidelog.protocol import messages
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.cluster_secret import ClusterSecret
+from tidelog.runtime.tls_files import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,9 @@ class Founding:
 
 
 async def known_elsewhere(
-    addresses: Sequence[tuple[str, int]], secret: ClusterSecret | None
+    addresses: Sequence[tuple[str, int]],
+    secret: ClusterSecret | None,
+    tls: TlsFiles | None = None,
 ) -> str | None:
     """Return a sentence if another controller is active for a cluster, which is not this store's.
 
@@ -166,7 +169,9 @@ async def known_elsewhere(
 
     async def ask(host: str, port: int) -> str | None:
         try:
-            connection = await connect(host, port, connect_timeout_ms=ASK_MS, secret=secret)
+            connection = await connect(
+                host, port, connect_timeout_ms=ASK_MS, secret=secret, tls=tls
+            )
             try:
                 request = messages.DescribeClusterRequest()
                 answer = await connection.send(request, 0, ASK_MS)

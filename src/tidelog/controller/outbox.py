@@ -46,6 +46,7 @@ from tidelog.protocol import messages
 from tidelog.protocol.codec import EncodedRequest
 from tidelog.runtime.backoff import Backoff
 from tidelog.runtime.cluster_secret import ClusterSecret
+from tidelog.runtime.tls_files import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class ChannelOwner(Protocol):
     sender: requests.Sender
     announcements: Announcements
     secret: ClusterSecret | None
+    tls: TlsFiles | None
 
     @property
     def cluster(self) -> ClusterState:
@@ -190,6 +192,7 @@ class Outbox:
                 connect_timeout_ms=self._connect_timeout.least_ms,
                 greeting_timeout_ms=self._connect_timeout.now_ms,
                 secret=owner.secret,
+                tls=requests.tls_for(address, owner.tls),
             )
         self._connect_timeout.answered()
         return connection

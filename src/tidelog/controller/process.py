@@ -34,6 +34,7 @@ from tidelog.network.server import Server
 from tidelog.runtime.backoff import Backoff
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.tls_files import NO_TLS, ProcessTls, TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -62,14 +63,16 @@ class ControllerProcess:
         belongs_to: str | None = None,
         *,
         is_new: bool = False,
+        tls: ProcessTls = NO_TLS,
     ) -> None:
         """Connections prove ``secret``; without one all listeners must be on loopback addresses.
         ``belongs_to`` is the cluster of this process's log directories: it becomes the controller
-        of no other cluster. ``is_new``: the caller has proof that the cluster is new."""
+        of no other cluster. ``is_new``: the caller has proof that the cluster is new. ``tls``: its
+        keys; every listener with TLS has some."""
         self.configs, self.seams = configs, seams
-        self._secret = secret
+        self._secret, self._tls = secret, tls
         store = store if store is not None else open_store(configs, seams)
-        self.controller = Controller(configs, seams, store, secret)
+        self.controller = Controller(configs, seams, store, secret, tls.to_brokers)
         founding = self.controller.founding
         founding.is_proven, founding.belongs_to = is_new, belongs_to
         self.listener_port = -1
@@ -108,7 +111,10 @@ class ControllerProcess:
             )
             self.server = Server(router, controller, limits, self._secret, self.seams.clock)
             for listener in self.configs.controller_listeners:
-                port = await self.server.listen(listener.name, listener.host, listener.port)
+                port = await self.server.listen(
+                    *(listener.name, listener.host, listener.port),
+                    self._tls.listeners.get(listener.name),
+                )
                 self.listener_port = port if self.listener_port < 0 else self.listener_port
         except BaseException:
             await self.stop()
@@ -160,7 +166,7 @@ class ControllerProcess:
             self.seams.clock.wall_ms(),
             configs.level,
             controller.founding.belongs_to,
-            partial(known_elsewhere, configs.controller_quorum_bootstrap_servers, self._secret),
+            partial(known_elsewhere, configs.controller_quorum_bootstrap_servers, *self._ends),
         )
         await controller.begin(cluster)
         self._logged_reason = ""
@@ -185,6 +191,10 @@ class ControllerProcess:
             await self.controller.resign()
             while not self.controller.active:
                 await self._try_to_activate()
+
+    @property
+    def _ends(self) -> tuple[ClusterSecret | None, TlsFiles | None]:
+        return self._secret, self._tls.to_controllers
 
     def _back_off(self) -> None:
         """Pause before the next attempt, unless this controller was active for a while."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from tidelog.client.errors import ConnectionLost
 from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState
 from tidelog.controller.decisions.registration import Address, address_on, addresses_of
 from tidelog.controller.decisions.shown_topics import ShownTopic, shown_topic
@@ -18,12 +19,14 @@ from tidelog.controller.decisions.sides import Side, Sides, common_side
 from tidelog.controller.decisions.stops import Stop
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
+from tidelog.model.configs.tls import SSL
 from tidelog.model.topics import TopicPartition, hosts_of
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     # The classes of messages are made at their first use.
     PartitionCommand = messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState
+    from tidelog.runtime.tls_files import TlsFiles
 
 Split = dict[int, dict[str, list[TopicPartition]]]
 """Partitions by broker and topic."""
@@ -95,6 +98,21 @@ def inter_broker_address(cluster: ClusterState, broker: int, listener: str) -> A
     """Return the address of a registered broker for inter-broker requests."""
     node = cluster.brokers.get(broker)
     return None if node is None else address_on(node, listener)
+
+
+def tls_for(address: Address, tls: TlsFiles | None) -> TlsFiles | None:
+    """Return the keys with which a broker is reached; None where its listener has no TLS.
+
+    Raises ConnectionLost where it has, and this controller's file has none for it.
+    """
+    if address.protocol != SSL:
+        return None
+    if tls is None:
+        raise ConnectionLost(
+            f"the listener {address.name} of {address.host}:{address.port} has SSL: this "
+            "controller's file needs security.inter.broker.protocol=SSL and ssl.truststore.*"
+        )
+    return tls
 
 
 def leader_and_isr(

@@ -39,7 +39,7 @@ from tidelog.controller.decisions.removal import (
     why_none_goes,
 )
 from tidelog.controller.performing import NotActive
-from tidelog.controller.requests import inter_broker_address
+from tidelog.controller.requests import inter_broker_address, tls_for
 from tidelog.controller.retired_commits import LeftToRead
 from tidelog.groups.consumer_protocol import PROTOCOL_TYPE
 from tidelog.groups.group import GroupState
@@ -333,6 +333,7 @@ class RetiredPartitions:
             client_id="controller",
             connect_timeout_ms=ANSWER_MS,
             secret=controller.channels.secret,
+            tls=tls_for(address, controller.channels.tls),
         )
         try:
             yield connection

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.principals import ANONYMOUS, PROCESS
+from tidelog.model.principals import ANONYMOUS, PROCESS, Principal
 from tidelog.model.work import Work
 from tidelog.network.answering import Responses
 from tidelog.network.connection_state import CLOSED, FILES, STOPPING, TURN, ConnectionState
@@ -42,13 +42,16 @@ if TYPE_CHECKING:
 class Connection(asyncio.BufferedProtocol):
     """The server's side of one client connection."""
 
-    def __init__(self, server: OpenConnections, listener_name: str) -> None:
+    def __init__(
+        self, server: OpenConnections, listener_name: str, principal: Principal = ANONYMOUS
+    ) -> None:
+        """``principal``: whom the listener has found its client to be."""
         self.server = server
         self.listener_name = listener_name
         self.router: Router = server.router
         self.is_trusted = server.trusts_all
         """Whether this connection may act as a process of the cluster."""
-        self.principal = PROCESS if server.trusts_all else ANONYMOUS
+        self.principal = PROCESS if server.trusts_all else principal
         self.is_tidelog = False
         """Whether the client said in ApiVersions that it is one of this project."""
         self.exchange: Exchange | None = None

@@ -129,7 +129,12 @@ class FileSender:
 
 
 def can_send_files(transport: asyncio.Transport) -> bool:
-    """Whether a transport uses a plain TCP socket of the system."""
+    """Whether a transport uses a plain TCP socket of the system, and writes to it what it is given.
+
+    One that encrypts has such a socket, too: the file would go out as it is.
+    """
+    if transport.get_extra_info("ssl_object") is not None:
+        return False
     found = transport.get_extra_info("socket")
     if found is None or not hasattr(socket, "MSG_MORE"):
         return False

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelog.model.addresses import is_loopback, why_secret_first
 from tidelog.network import ports
@@ -21,6 +21,10 @@ from tidelog.network.router import Router
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.cluster_secret import ClusterSecret
 
+if TYPE_CHECKING:
+    from tidelog.network.handshakes import Handshakes
+    from tidelog.runtime.tls_files import TlsFiles
+
 
 class ListenError(Exception):
     """An address that cannot be listened on; the text says which and why."""
@@ -29,25 +33,26 @@ class ListenError(Exception):
 class Listeners:
     """The addresses that a process listens on."""
 
-    def __init__(
-        self, secret: ClusterSecret | None, accept: Callable[[str], asyncio.BaseProtocol]
-    ) -> None:
-        """``accept``: returns the protocol of a new connection to the listener of a name."""
+    def __init__(self, secret: ClusterSecret | None) -> None:
         self._secret = secret
-        self._accept = accept
         self._servers: list[asyncio.AbstractServer] = []
 
-    async def listen(self, name: str, host: str, port: int, backlog: int) -> int:
-        """See ``Server.listen``."""
+    async def listen(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        backlog: int,
+        accept: Callable[[], asyncio.BaseProtocol],
+    ) -> int:
+        """See ``Server.listen``. ``accept``: returns the protocol of a new connection."""
         if self._secret is None and not is_loopback(host):
             raise ListenError(why_secret_first(name, host, port))
         # With port 0 each address family would get a port of its own.
         address = host or (None if port else "0.0.0.0")
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(
-                partial(self._accept, name), address, port, backlog=backlog
-            )
+            server = await loop.create_server(accept, address, port, backlog=backlog)
         except OSError as error:
             raise ListenError(ports.sentence(name, host, port, error)) from error
         self._servers.append(server)
@@ -73,21 +78,43 @@ class Server(OpenConnections):
     ) -> None:
         """See ``OpenConnections``."""
         super().__init__(router, context, limits, secret, clock)
-        self._listeners = Listeners(secret, partial(Connection, self))
+        self._listeners = Listeners(secret)
+        self._handshakes: Handshakes | None = None
 
-    async def listen(self, name: str, host: str, port: int) -> int:
+    async def listen(self, name: str, host: str, port: int, tls: TlsFiles | None = None) -> int:
         """Listen as ``name`` on an address; return the port (the bound one, if it is 0).
 
-        ``host`` "" is every interface. Raises ListenError; without a secret for all but loopback.
+        ``host`` "" is every interface. ``tls``: the keys of a listener that encrypts. Raises
+        ListenError; without a secret for all but loopback.
         """
-        bound = await self._listeners.listen(name, host, port, self.limits.backlog)
+        accept: Callable[[], asyncio.BaseProtocol] = partial(Connection, self, name)
+        if tls is not None:
+            accept = partial(self._shaking().begin, tls, name)
+        bound = await self._listeners.listen(name, host, port, self.limits.backlog, accept)
+        if tls is not None:
+            self._shaking().watch(tls)
         self.sweep.begin()
         return bound
+
+    @property
+    def handshakes(self) -> int:
+        """The TLS handshakes in progress."""
+        return 0 if self._handshakes is None else self._handshakes.count
+
+    def _shaking(self) -> Handshakes:
+        if self._handshakes is None:
+            # Here: a process without TLS imports none of it.
+            from tidelog.network.handshakes import Handshakes
+
+            self._handshakes = Handshakes(self)
+        return self._handshakes
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Stop accepting, wait up to ``grace_s`` for pending responses, close the rest."""
         self.refuse_new()
         self._listeners.close()
+        if self._handshakes is not None:
+            self._handshakes.stop()
         for connection in list(self.connections):
             connection.stop_taking()
         await self._wait_for_answers(grace_s)

@@ -29,6 +29,7 @@ from tidelog.observe.repeated_line import RepeatedLine
 from tidelog.protocol import messages
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.tasks import call_off
+from tidelog.runtime.tls_files import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +46,15 @@ class ControllerSearch:
     """The controllers of one session; one of them is the current one."""
 
     def __init__(
-        self, addresses: Sequence[tuple[str, int]], least_ms: int, secret: ClusterSecret | None
+        self,
+        addresses: Sequence[tuple[str, int]],
+        least_ms: int,
+        secret: ClusterSecret | None,
+        tls: TlsFiles | None = None,
     ) -> None:
-        """``least_ms``: the first timeout for each, which is the cost of one that hangs."""
+        """``least_ms``: the first timeout for each, which is the cost of one that hangs. ``tls``:
+        the keys for connections to controllers; None where their listener has no TLS."""
+        self.tls = tls
         self.least_ms = least_ms
         self._addresses = list(addresses)
         self._patience = [GrowingTimeout(least_ms) for _ in self._addresses]
@@ -108,6 +115,7 @@ class ControllerSearch:
                         greeting_timeout_ms=patience.now_ms,
                         on_closed=on_closed,
                         secret=self._secret,
+                        tls=self.tls,
                     ),
                     "complete the handshake",
                 )
@@ -202,6 +210,7 @@ class ControllerSearch:
                 client_id="broker-session",
                 connect_timeout_ms=timeout_ms,
                 secret=self._secret,
+                tls=self.tls,
             )
             try:
                 return await connection.send(request, version, timeout_ms)

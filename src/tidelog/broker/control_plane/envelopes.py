@@ -162,6 +162,7 @@ class Envelopes:
                     connect_timeout_ms=patience_ms,
                     greeting_timeout_ms=patience_ms,
                     secret=self._secret,
+                    tls=self._search.tls,
                 )
             except ClientError as error:
                 logger.info("nothing is forwarded: %(error)s", {"error": error})

@@ -30,6 +30,7 @@ from tidelog.broker.control_plane.refused_registrations import RefusedRegistrati
 from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.model.configs.addresses import Listener
+from tidelog.model.configs.server import PROTOCOLS
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import HIGHEST
 from tidelog.model.registration import FormerRegistration
@@ -38,6 +39,7 @@ from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.runtime.backoff import steady
 from tidelog.runtime.cluster_secret import ClusterSecret
+from tidelog.runtime.tls_files import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +115,7 @@ class ControllerSession:
         silence_ms: int | None = None,
         led_topics: Callable[[int], list[Any]] = _no_topics,
         take_cluster_id: Callable[[str], Awaitable[bool]] = _keeps_its_own,
+        tls: TlsFiles | None = None,
     ) -> None:
         """``report`` is called for each registration, for each heartbeat ``failures`` (tag 10000)
         and ``led_topics`` (tag 10001, with the number of the registration);
@@ -120,12 +123,13 @@ class ControllerSession:
         returned. ``secret`` is proved on each connection. ``silence_ms`` is
         ``broker.silence.suspect.ms`` of the broker's own file; None: it is not compared.
         ``take_cluster_id`` gets the right id of this cluster where the controller says that this
-        broker's id was a mistake; it returns whether the broker has taken it."""
+        broker's id was a mistake; it returns whether the broker has taken it. ``tls``: see
+        ``ControllerSearch``."""
         self._secret = secret
         self._pace = HeartbeatPace(heartbeat_ms, silence_ms)
         # The broker leaves a controller that is silent for two thirds of the session: the session
         # still lasts then, and a controller that paused for half of a session keeps its brokers.
-        self.search = ControllerSearch(controllers, session_timeout_ms * 2 // 3, secret)
+        self.search = ControllerSearch(controllers, session_timeout_ms * 2 // 3, secret, tls)
         self._timeout_ms = request_timeout_ms
         self._report = report
         self._when_registered = when_registered
@@ -335,7 +339,10 @@ class ControllerSession:
             broker_id=identity.node_id,
             cluster_id=identity.cluster_id,
             incarnation_id=identity.incarnation_id,
-            listeners=[request.Listener(x.name, x.host, x.port) for x in identity.listeners],
+            listeners=[
+                request.Listener(x.name, x.host, x.port, PROTOCOLS.index(x.security_protocol))
+                for x in identity.listeners
+            ],
             rack=identity.rack,
             last_life_ended=int(
                 # The first registration said how the former process ended; since then this one lost

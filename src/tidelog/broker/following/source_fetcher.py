@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tidelog.model.configs.server import ServerConfigs
     from tidelog.runtime.clock import Clock
     from tidelog.runtime.cluster_secret import ClusterSecret
+    from tidelog.runtime.tls_files import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +106,8 @@ class Shared:
     throttles: Throttles
     """Of copies that this broker fetches."""
     copies: Copies
+    tls: TlsFiles | None
+    """The keys for connections to other brokers; None where their listener has no TLS."""
 
 
 class FollowerFetcher:
@@ -385,6 +388,7 @@ class FollowerFetcher:
             greeting_timeout_ms=self._greeting.now_ms,
             on_closed=on_closed,
             secret=self._shared.secret,
+            tls=self._shared.tls,
         )
 
     def _request(self, content: SessionRequest, wait_ms: int) -> messages.FetchRequest:

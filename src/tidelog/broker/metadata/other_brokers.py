@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tidelog.client.connecting.connection import ClientConnection
     from tidelog.model.configs.server import ServerConfigs
     from tidelog.runtime.cluster_secret import ClusterSecret
+    from tidelog.runtime.tls_files import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class OtherBrokers:
         answer_ms: int = ANSWER_MS,
         *,
         may_serve_later: bool = False,
+        tls: TlsFiles | None = None,
     ) -> None:
         """``answer_ms``: the limit of a question. ``may_serve_later``: what is asked comes with the
         level of the cluster, which each broker learns at its own time."""
@@ -76,7 +78,7 @@ class OtherBrokers:
         self._metadata = metadata
         self._listener = configs.inter_broker_listener_name
         self._client_id = f"broker-{configs.node_id}"
-        self._secret = secret
+        self._secret, self._tls = secret, tls
         self._backoff = Backoff(PAUSE_MS, MOST_PAUSE_MS, randomness)
         self._others: dict[int, _Other] = {}
         self._is_closed = False
@@ -137,7 +139,12 @@ class OtherBrokers:
             return None
         if broker not in self._others:
             self._others[broker] = _Other(
-                endpoint, self._client_id, self._secret, self._backoff, asyncio.get_running_loop()
+                endpoint,
+                self._client_id,
+                self._secret,
+                self._backoff,
+                asyncio.get_running_loop(),
+                self._tls,
             )
         return self._others[broker]
 
@@ -156,10 +163,11 @@ class _Other:
         secret: ClusterSecret | None,
         backoff: Backoff,
         loop: asyncio.AbstractEventLoop,
+        tls: TlsFiles | None,
     ) -> None:
         self.endpoint = endpoint
         self._client_id = client_id
-        self._secret = secret
+        self._secret, self._tls = secret, tls
         self._backoff = backoff
         self._loop = loop
         self._connection: ClientConnection | None = None
@@ -205,6 +213,7 @@ class _Other:
                 max_in_flight=AT_ONCE,
                 connect_timeout_ms=ANSWER_MS,
                 secret=self._secret,
+                tls=self._tls,
             )
             if self._closed_why:
                 self._connection.close(self._closed_why)

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tidelog.model.configs.server import ServerConfigs
     from tidelog.runtime.cluster_secret import ClusterSecret
     from tidelog.runtime.seams import Seams
+    from tidelog.runtime.tls_files import TlsFiles
     from tidelog.transactions.decision import SendMarkers
 
 logger = logging.getLogger(__name__)
@@ -105,6 +106,7 @@ class Connecting:
     client_id: str
     secret: ClusterSecret | None
     backoff: Backoff
+    tls: TlsFiles | None = None
 
     @classmethod
     def of(
@@ -113,11 +115,12 @@ class Connecting:
         metadata: MetadataCache,
         secret: ClusterSecret | None,
         seams: Seams,
+        tls: TlsFiles | None = None,
     ) -> Connecting:
         """Return it for a broker with these configurations."""
         backoff = Backoff(PAUSE_MS, MOST_PAUSE_MS, seams.random)
         listener = configs.inter_broker_listener_name
-        return cls(metadata, listener, CLIENT_ID.format(configs.node_id), secret, backoff)
+        return cls(metadata, listener, CLIENT_ID.format(configs.node_id), secret, backoff, tls)
 
     def endpoint(self, broker: int) -> tuple[str, int] | None:
         """Return the address of a broker, None if the metadata have none."""
@@ -398,6 +401,7 @@ class _Other:
                 max_in_flight=AT_ONCE,
                 connect_timeout_ms=CONNECT_MS,
                 secret=self._connecting.secret,
+                tls=self._connecting.tls,
             )
             # A marker names no transaction: one that arrives when the next has begun ends that.
             self._connection.forget_at_end()

@@ -35,6 +35,7 @@ from tidelog.version import __version__
 
 if TYPE_CHECKING:
     from tidelog.runtime.cluster_secret import ClusterSecret
+    from tidelog.runtime.tls_files import TlsFiles
 
 CONNECT_TIMEOUT_MS = 10_000
 """Kafka's socket.connection.setup.timeout.ms."""
@@ -99,11 +100,12 @@ async def connect(
     max_frame_bytes: int = MAX_FRAME_BYTES,
     on_closed: Callable[[ConnectionLost], None] | None = None,
     secret: ClusterSecret | None = None,
+    tls: TlsFiles | None = None,
 ) -> ClientConnection:
     """Open a connection on the running loop and negotiate versions with the peer.
 
     With a ``secret`` both ends prove it first, as processes of a cluster do; this may raise
-    ProofFailed.
+    ProofFailed. With ``tls`` all of that is encrypted, and the peer shows a certificate.
 
     ``negotiate=False`` sends no ApiVersions (control channels have fixed versions). ``on_closed``
     is called once, with the reason, when the connection ends. Raises ConnectionLost when the
@@ -115,7 +117,13 @@ async def connect(
     try:
         # Not wait_for: in Python 3.11 it swallows a cancellation that races with the result.
         async with asyncio.timeout(connect_timeout_ms / 1000):
-            await loop.create_connection(lambda: connection._protocol, host, port)
+            if tls is None:
+                await loop.create_connection(lambda: connection._protocol, host, port)
+            else:
+                # Here: a client without TLS imports none of it.
+                from tidelog.client.connecting.tls import open_tls
+
+                await open_tls(loop, lambda: connection._protocol, host, port, tls)
     except TimeoutError:
         raise ConnectionLost(
             f"{host}:{port} did not accept a connection within {connect_timeout_ms} ms"

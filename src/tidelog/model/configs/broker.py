@@ -32,6 +32,7 @@ from tidelog.model.configs.rows import (
     row,
     rows_of,
 )
+from tidelog.model.configs.tls import TlsRows
 from tidelog.model.configs.topic import default_of_topics
 from tidelog.model.configs.types import (
     MAX_INT32,
@@ -131,6 +132,11 @@ class ListenersRows:
     )
     inter_broker_listener_name: str = made(
         STRING, None, "The listener that brokers use among themselves."
+    )
+    security_inter_broker_protocol: str = made(
+        STRING,
+        "PLAINTEXT",
+        "In place of inter.broker.listener.name: the security protocol of that listener.",
     )
     controller_listener_names: tuple[str, ...] = row(
         LIST, ("CONTROLLER",), "The listeners of the controller.", NotEmpty()
@@ -393,6 +399,7 @@ class ShareGroupsRows:
 SECTIONS: dict[str, tuple[ConfigDefinition, ...]] = {
     "Node": rows_of(NodeRows),
     "Listeners": rows_of(ListenersRows),
+    "TLS": rows_of(TlsRows),
     "Network": rows_of(NetworkRows),
     "Topics": rows_of(TopicsRows),
     "Log": rows_of(LogsRows),

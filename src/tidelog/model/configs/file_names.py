@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from tidelog.model.configs import kafka_names
+from tidelog.model.configs import kafka_names, tls
 from tidelog.model.configs.broker import BROKER
 from tidelog.model.configs.types import InvalidConfig, nearest, shown, unknown
 
@@ -34,7 +34,7 @@ def refused_names(texts: Mapping[str, str]) -> Iterator[InvalidConfig]:
     reasons: dict[str, list[str]] = {}
     strangers: dict[str, list[str]] = {}
     for name, text in texts.items():
-        if name in BROKER or _needless(name, texts) is not None:
+        if name in BROKER or _needless(name, texts) is not None or tls.override_of(name):
             continue
         if (reason := _voters(text) if name == VOTERS else kafka_names.refusal(name, text)) is None:
             if kafka_names.is_known(name):
@@ -63,7 +63,7 @@ def without_effect(texts: Mapping[str, str]) -> list[str]:
     plug_ins = Counter(kafka_names.plug_in(name) for name in texts)
     reasons: dict[str, list[str]] = {}
     for name, text in texts.items():
-        if (definition := BROKER.get(name)) is None:
+        if (definition := BROKER.get(name)) is None or name in tls.NAMES:
             reason = _needless(name, texts) or kafka_names.idle(name, text)
         elif definition.without_effect and text != definition.default:
             reason = "this version does nothing that they set"
@@ -84,7 +84,21 @@ def _needless(name: str, texts: Mapping[str, str]) -> str | None:
         return f"{instead} is set"
     if name == VOTERS and _is_the_voter(texts):
         return kafka_names.NO_QUORUM
-    return None
+    return _without_tls(name, texts)
+
+
+def _without_tls(name: str, texts: Mapping[str, str]) -> str | None:
+    """Return why a configuration of TLS says nothing; None where a listener may use it."""
+    listener, own = tls.override_of(name) or ("", name)
+    if own not in (*tls.NAMES, *tls.CLASSES):
+        return None
+    with_tls = tls.listeners_with_tls(texts)
+    if listener in with_tls or (with_tls and not listener):
+        return None
+    default = BROKER[own].default if own in BROKER else ""
+    if texts[name].strip() in ("", default):
+        return None
+    return f"no listener {listener} uses SSL" if listener and with_tls else "no listener uses SSL"
 
 
 def _is_the_voter(texts: Mapping[str, str]) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+from tidelog.model.configs import tls
 from tidelog.model.configs.addresses import (
     LOOPBACKS,
     Listener,
@@ -42,19 +43,27 @@ EVERY_INTERFACE = tuple(LOOPBACKS)
 """Hosts that a listener may have, and no client can connect to."""
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Kafka's security protocols; a listener with one of these names has it. We speak the first."""
+"""Kafka's security protocols; a listener with one of these names has it. The
+index of each is its number in requests."""
+
+SPOKEN = ("PLAINTEXT", tls.SSL)
+"""Those that we speak."""
+
+NO_SASL = "this version has no SASL, and would serve what the file protects"
 
 HEARTBEATS_IN_SILENCE = 3
 """Missing heartbeats after which a silence is suspicious."""
 
 SILENCE, SESSION = "broker.silence.suspect.ms", "broker.session.timeout.ms"
 HEARTBEAT = "broker.heartbeat.interval.ms"
+INTER_BROKER_PROTOCOL = "security.inter.broker.protocol"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfigs(
     NodeRows,
     ListenersRows,
+    tls.TlsRows,
     NetworkRows,
     TopicsRows,
     LogsRows,
@@ -105,6 +114,15 @@ class ServerConfigs(
     def controller_listeners(self) -> tuple[Listener, ...]:
         """The listeners for brokers that talk to the controller."""
         return tuple(x for x in self.listeners if x.name in self.controller_listener_names)
+
+    @property
+    def tls_listeners(self) -> frozenset[str]:
+        """The names of the listeners with TLS: those of this process, and the controllers'."""
+        own = {one.name for one in self.listeners if one.security_protocol == tls.SSL}
+        elsewhere = tls.listeners_with_tls(self.texts)
+        return frozenset(
+            own | {x for x in self.controller_listener_names if x.lower() in elsewhere}
+        )
 
 
 def load(text: str) -> ServerConfigs | tuple[InvalidConfig, ...]:
@@ -166,6 +184,7 @@ class _Special:
             "listeners": listeners,
             "advertised_listeners": self._advertised(listeners),
             "inter_broker_listener_name": inter_broker,
+            "security_inter_broker_protocol": self._protocol_of(inter_broker),
             "controller_listener_names": controllers,
             "controller_quorum_bootstrap_servers": self._bootstrap(roles),
             "broker_silence_suspect_ms": self._silence_suspect_ms(),
@@ -206,7 +225,22 @@ class _Special:
         # A broker speaks to controllers whose listener is in their files alone.
         elsewhere = [name for name in controllers if name not in names]
         self._refuse_unspoken("controller.listener.names", elsewhere)
+        self._refuse_without_keys(names, elsewhere)
         return found
+
+    def _refuse_without_keys(self, own: list[str], elsewhere: list[str]) -> None:
+        refused: dict[str, list[str]] = {}
+        for name in (*own, *elsewhere):
+            if self._protocol_of(name) != tls.SSL:
+                continue
+            found = tls.of_listener(self._texts, name)
+            why = found if isinstance(found, str) else None
+            if not isinstance(found, str) and name in own:
+                why = tls.why_no_server(found)
+            if why is not None:
+                refused.setdefault(why, []).append(name)
+        for why, names in refused.items():
+            self._refuse("listeners", f"listeners: {', '.join(names)} (SSL): {why}")
 
     def _refuse_shared_ports(
         self, listeners: tuple[Listener, ...], metrics: tuple[str, int] | None
@@ -244,14 +278,13 @@ class _Special:
                     f"{config}: {name} has none of Kafka's security protocols: say "
                     f"{name}:PLAINTEXT in listener.security.protocol.map.",
                 )
-            elif protocol != PROTOCOLS[0]:
+            elif protocol not in SPOKEN:
                 unspoken.append(f"{name} ({protocol})")
         if unspoken:
             self._refuse(
                 config,
-                f"{config}: this version speaks PLAINTEXT alone, and would serve what the file "
-                f"protects: {', '.join(unspoken)}. Remove these listeners, or give them PLAINTEXT "
-                "in listener.security.protocol.map on a network that you trust.",
+                f"{config}: {NO_SASL}: {', '.join(unspoken)}. Remove these listeners, or give them "
+                "SSL with ssl.client.auth=required in listener.security.protocol.map.",
             )
 
     def _parse_listeners(self, config: str, texts: tuple[str, ...]) -> tuple[Listener, ...]:
@@ -267,7 +300,7 @@ class _Special:
                 continue
             if any(entry.name == name for entry in found):
                 self._refuse(config, f"{config}: the name {name} is there twice.")
-            found.append(Listener(name, where[0], where[1]))
+            found.append(Listener(name, where[0], where[1], self._protocol_of(name)))
         return tuple(found)
 
     def _protocol_map(self) -> dict[str, str]:
@@ -314,6 +347,9 @@ class _Special:
     ) -> str:
         own = [entry.name for entry in listeners if entry.name not in controllers]
         name: str | None = self._values["inter.broker.listener.name"]
+        protocol = self._texts.get(INTER_BROKER_PROTOCOL, "").strip()
+        if protocol:
+            return self._by_protocol(own, name, protocol)
         if name is None:
             return "PLAINTEXT" if "PLAINTEXT" in own or not own else own[0]
         if name not in own and "broker" in self._values["process.roles"]:
@@ -322,6 +358,26 @@ class _Special:
                 f"inter.broker.listener.name: {name} is not among the broker's listeners.",
             )
         return name
+
+    def _by_protocol(self, own: list[str], name: str | None, protocol: str) -> str:
+        """Return the listener between brokers where the file has its security protocol."""
+        if protocol not in SPOKEN:
+            sentence = (
+                f"{INTER_BROKER_PROTOCOL} is refused: {protocol} is none of {' and '.join(SPOKEN)}"
+            )
+            self._refuse(INTER_BROKER_PROTOCOL, f"{sentence}; {NO_SASL}.")
+            return name or PROTOCOLS[0]
+        has_it = [each for each in own if self._protocol_of(each) == protocol]
+        if name in has_it:
+            return str(name)
+        if name is not None:
+            sentence = f"{INTER_BROKER_PROTOCOL} is {protocol}, and {name} is no such listener"
+            self._refuse(INTER_BROKER_PROTOCOL, f"{sentence}: say one of them alone.")
+        elif own and not has_it:
+            sentence = f"{INTER_BROKER_PROTOCOL}: no listener of this broker has {protocol}."
+            self._refuse(INTER_BROKER_PROTOCOL, sentence)
+        # As in Kafka the one with the protocol's name; here also one with another name.
+        return protocol if protocol in has_it or not has_it else has_it[0]
 
     def _bootstrap(self, roles: frozenset[str]) -> tuple[tuple[str, int], ...]:
         name = BOOTSTRAP

@@ -36,6 +36,7 @@ MADE_FROM_SEVERAL = {
     "listeners",
     "advertised_listeners",
     "inter_broker_listener_name",
+    "security_inter_broker_protocol",
     "controller_quorum_bootstrap_servers",
     "log_dirs",
 }
@@ -47,6 +48,7 @@ PYTHON_TYPES: dict[ConfigType, type] = {
     ConfigType.LONG: int,
     ConfigType.DOUBLE: float,
     ConfigType.LIST: tuple,
+    ConfigType.PASSWORD: str,
 }
 REMOTE_STORAGE = {
     "local.retention.bytes",
