@@ -53,9 +53,16 @@ SET_ROOTS = {
         "org.apache.kafka:kafka-clients:3.9.0",
         "org.apache.commons:commons-pool2:2.12.0",
     ),
+    "streams": (
+        "org.apache.kafka:kafka-streams:4.3.0",
+        "org.apache.kafka:kafka-clients:4.3.0",
+        "org.slf4j:slf4j-api:1.7.36",
+        "org.slf4j:slf4j-simple:1.7.36",
+    ),
 }
-# Sets that name all their jars: Spark itself brings what these depend on.
-WITHOUT_DEPENDENCIES = ("spark-kafka",)
+# Sets that name all their jars: Spark itself brings what these depend on, and a store in memory
+# needs no RocksDB, which is larger than all others together.
+WITHOUT_DEPENDENCIES = ("spark-kafka", "streams")
 EXCLUDED = ("org.apache.kafka:connect-runtime", "org.apache.kafka:connect-json")
 
 # For what is over before the optimizing compiler has paid for itself; its code is proven elsewhere.
@@ -101,6 +108,7 @@ TOOLS = {
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "kafka-transactional-message-copier": "org.apache.kafka.tools.TransactionalMessageCopier",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 }
 
