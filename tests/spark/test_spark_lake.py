@@ -180,6 +180,12 @@ def test_bad_records_stop_an_archive_or_have_a_table_of_their_own(
         (1, nanoseconds, b"v1"),
         (3, nanoseconds + 1, b"v3"),
     ]
+    found = audited(spark, topic, lake, complete=True)
+    assert found.is_right and "2 offsets of the log cannot be read" in found.text
+    (file,) = (lake / "_bad").rglob("*.parquet")
+    file.unlink()
+    found = audited(spark, topic, lake, full=True)
+    assert not found.is_right and "2 records of the log are not in the lake" in found.text
     rows = topic.read(spark, onBadRecord="quarantine")
     assert rows.where("badReason IS NULL AND badRaw IS NULL").count() == 2
     assert rows.where("timestamp IS NULL AND badTo = offset + 1").count() == 2

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.support.lakes import HOME, at, new_layout, offsets, staged, write_batch
+from tidelog.pipeline.audit.bad_side import kept_offsets, not_kept
+from tidelog.pipeline.audit.log_side import HeaderCount
+from tidelog.pipeline.audit.pieces import pieces_of
 from tidelog.pipeline.decoding.chunks import Decoder, Origin
 from tidelog.pipeline.errors import LakeRefused
 from tidelog.pipeline.lake import files
@@ -18,6 +22,7 @@ from tidelog.pipeline.lake.digests import file_digest
 from tidelog.pipeline.lake.layout import Layout, bad_file_name
 from tidelog.pipeline.lake.manifest import BadFile, Manifest, check_bad_files, check_files
 from tidelog.pipeline.schema import choose_columns
+from tidelog.records.batch import read_header
 from tidelog.records.builder import NewRecord, build_batch
 
 NANOSECONDS = 1_763_000_000_000_000_000
@@ -95,6 +100,49 @@ def test_bad_files_that_do_not_lie_in_their_batch_are_refused() -> None:
     for wrong in ([bad(3, 5)], [bad(0, 3), bad(3, 4)]):
         with pytest.raises(LakeRefused, match="does not lie in its batch or overlaps another"):
             check_bad_files(wrong, at(0), at(5))
+
+
+def test_an_audit_knows_which_bad_records_the_lake_has_kept(layout: Layout) -> None:
+    """By offset, from files whose bytes are those of the manifest."""
+    made = staged(layout, *read_rows())
+    manifest = Manifest(0, "q", at(0), at(7), made.files, bad=made.bad)
+    commit(layout, manifest, made.places)
+    (piece,) = pieces_of(manifest)
+    assert kept_offsets(layout.root, piece.bad_files) == [(1, 2), (3, 6)]
+    place = layout.root / made.bad[0].path
+    place.write_bytes(place.read_bytes()[:-1] + b"?")
+    assert kept_offsets(layout.root, piece.bad_files) == []
+    place.unlink()
+    assert kept_offsets(layout.root, piece.bad_files) == []
+    without = replace(made.bad[0], first=7, last=9)
+    assert not next(iter(pieces_of(replace(manifest, bad=(without,))))).bad_files
+
+
+@pytest.mark.parametrize(
+    ("log", "kept", "left"),
+    [
+        ([], [(0, 9)], []),
+        ([(3, 6)], [], [(3, 6)]),
+        ([(3, 6)], [(0, 9)], []),
+        ([(3, 6)], [(4, 5)], [(3, 4), (5, 6)]),
+        ([(3, 6), (8, 9)], [(5, 6), (3, 5)], [(8, 9)]),
+        ([(0, 3), (3, 6)], [(2, 4), (5, 9)], [(0, 2), (4, 5)]),
+    ],
+)
+def test_what_of_the_log_is_not_kept(log: list, kept: list, left: list) -> None:  # type: ignore[type-arg]
+    assert not_kept(log, kept) == left
+
+
+def test_headers_of_what_cannot_be_read_are_not_counted() -> None:
+    whole = build_batch([NewRecord(1000, b"k", b"v")] * 4, base_offset=2)
+    for ends, rows in (([10], [0]), ([4, 10], [0, 0])):
+        count = HeaderCount(0, ends)
+        count.add(read_header(whole), memoryview(whole))
+        assert sum(count.rows) == 4
+        count.forget(read_header(whole))
+        assert count.rows == rows
+    count.forget_one(5)
+    assert count.rows == [0, -1]
 
 
 def test_a_manifest_without_bad_records_is_what_it_was() -> None:

@@ -36,13 +36,13 @@ class ComparisonCounts:
     unmatched: list[Offsets] | None = None
 
     def add_missing(self, offsets: Offsets) -> None:
-        """Offsets of the log that the lake does not have, in order."""
+        """Offsets of the log that the lake does not have; they are sorted."""
         if not len(offsets):
             return
-        if not self.missing:
-            self.missing_first = int(offsets[0])
+        first, last = int(offsets[0]), int(offsets[-1])
+        self.missing_first = min(first, self.missing_first) if self.missing else first
         self.missing += len(offsets)
-        self.missing_last = int(offsets[-1])
+        self.missing_last = max(last, self.missing_last)
 
     def add_unmatched(self, offsets: Offsets) -> None:
         """Offsets of the lake that the log does not have, in order."""

@@ -56,6 +56,8 @@ class Piece:
     compacted: bool = False
     partitions: int = 1
     """How many partitions the topic had in this batch."""
+    bad_files: str = ""
+    """The files of bad records that have offsets of the range: see `bad_side`."""
 
     @property
     def home(self) -> tuple[str, str, int]:
@@ -100,6 +102,8 @@ class PieceFacts:
     extra: int = 0
     compacted_away: int = 0
     below: int = 0
+    quarantined: int = 0
+    """Offsets of bad records that the log has and the lake has kept."""
 
     def is_clean(self, piece: Piece) -> bool:
         """Whether the file is what its manifest says and holds what the log held.
@@ -167,6 +171,7 @@ class PartitionFacts:
     below: int = 0
     unexplained: int = 0
     compacted_away: int = 0
+    quarantined: int = 0
 
     @property
     def name(self) -> str:

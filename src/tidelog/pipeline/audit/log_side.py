@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -17,14 +19,24 @@ import pyarrow as pa
 
 from tidelog.client.fetching.batches import Fetched
 from tidelog.pipeline import brokers
+from tidelog.pipeline.audit.bad_side import Offsets, clipped
 from tidelog.pipeline.audit.facts import Piece
 from tidelog.pipeline.audit.lake_side import CONTENT
-from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.decoding.bad import fits
+from tidelog.pipeline.lake.bad_files import split_off
+from tidelog.pipeline.options import OnBadRecord, SourceOptions
 from tidelog.pipeline.planning.positions import Pid
 from tidelog.pipeline.planning.ranges import OffsetRange
-from tidelog.pipeline.schema import choose_columns
+from tidelog.pipeline.schema import BAD_RAW, BAD_TO, TIMESTAMP_MS, choose_columns
 from tidelog.pipeline.tasks import ReadTask, read_task
-from tidelog.records.batch import BatchHeader
+from tidelog.records.batch import (
+    HEADER_SIZE,
+    MAGIC_POSITION,
+    BatchHeader,
+    crc_is_right,
+    read_header,
+)
+from tidelog.records.raw_frames import BATCH_MAGIC
 from tidelog.records.reader import payload_of, read_batch
 from tidelog.records.record import CorruptRecords, Record, spans
 
@@ -50,16 +62,20 @@ class LogRows:
         committed = piece.isolation == "read_committed" if piece.isolation else None
         self._options = replace(
             options,
-            columns=choose_columns(CONTENT, headers=True, epoch=True),
+            columns=choose_columns(CONTENT, headers=True, epoch=True, bad=True),
+            # What cannot be read must be in the lake's table of bad records.
+            on_bad_record=OnBadRecord.QUARANTINE,
             read_committed=options.read_committed if committed is None else committed,
             fail_on_data_loss=False,
         )
         self._pid = Pid(piece.topic, piece.partition)
         self._topic_id = piece.topic_id
         self._resize_epoch = resize_epoch
-        begin, self._ends = ranges[0][0], [end for _, end in ranges]
+        self._begin = begin = ranges[0][0]
+        self._ends = [end for _, end in ranges]
         self.headers = HeaderCount(begin, self._ends)
         self.again = [Again() for _ in ranges]
+        self.bad: list[list[Offsets]] = [[] for _ in ranges]
         self._rows = self._read(OffsetRange(self._pid, begin, self._ends[-1]))
         self._held: pa.RecordBatch | None = None
 
@@ -95,13 +111,32 @@ class LogRows:
     def _read(self, whole: OffsetRange) -> Generator[pa.RecordBatch, None, None]:
         if whole.size > 0:
             task = ReadTask(whole, self._topic_id, resize_epoch=self._resize_epoch)
-            yield from read_task(self._options, task, self._seen)
+            for batch in read_task(self._options, task, self._seen):
+                rows, bad = split_off(batch)
+                if bad is not None:
+                    self._note_bad(bad)
+                yield rows
+
+    def _note_bad(self, rows: pa.RecordBatch) -> None:
+        names = ("offset", BAD_TO, TIMESTAMP_MS, BAD_RAW)
+        lists = [rows.column(name).to_pylist() for name in names]
+        bounds = list(pairwise([self._begin, *self._ends]))
+        for first, end, time, raw in zip(*lists, strict=True):
+            for noted, (low, high) in zip(self.bad, bounds, strict=True):
+                noted += clipped([(first, end)], low, high)
+            if time is not None:
+                self.headers.forget_one(first)
+            elif (header := _header_of(raw)) is not None:
+                self.headers.forget(header)
 
     def _seen(self, fetched: Fetched) -> None:
         """Called before the rows of these bytes are handed out."""
-        # The decoder checks the checksums.
+        # The decoder checks the checksums; what a damaged header announces is not counted.
         for header, batch in fetched.batches(check_crc=False):
-            self.headers.add(header, batch)
+            if not crc_is_right(batch, header.crc):
+                continue
+            with suppress(CorruptRecords):
+                self.headers.add(header, batch)
             index = self.headers.range_of(header)
             if index is not None:
                 self.again[index].offer(header, batch)
@@ -137,6 +172,19 @@ class HeaderCount:
                 if low <= offset < high:
                     self.rows[self._at(offset)] += 1
 
+    def forget(self, header: BatchHeader) -> None:
+        """Take back what was counted of a batch that no decoder can read."""
+        low, high = max(header.base_offset, self._bounds[0]), self._bounds[-1]
+        high = min(header.next_offset, high)
+        if (index := self.range_of(header)) is not None:
+            self.rows[index] -= header.record_count
+        elif header.record_count == header.last_offset_delta + 1 and low < high:
+            self._spread(low, high, -1)
+
+    def forget_one(self, offset: int) -> None:
+        """Take back one record."""
+        self.rows[self._at(offset)] -= 1
+
     def range_of(self, header: BatchHeader) -> int | None:
         """The range that the whole batch lies in; None when there is none."""
         if header.base_offset < self._bounds[0] or header.next_offset > self._bounds[-1]:
@@ -147,11 +195,11 @@ class HeaderCount:
     def _at(self, offset: int) -> int:
         return bisect_right(self._bounds, offset) - 1
 
-    def _spread(self, low: int, high: int) -> None:
+    def _spread(self, low: int, high: int, each: int = 1) -> None:
         while low < high:
             index = self._at(low)
             end = min(high, self._bounds[index + 1])
-            self.rows[index] += end - low
+            self.rows[index] += each * (end - low)
             low = end
 
 
@@ -168,7 +216,8 @@ class Again:
         if self.rows or not 0 < header.record_count <= _AGAIN_RECORDS:
             return
         try:
-            self._waiting = read_batch(batch)
+            # One whose time does not fit is no row.
+            self._waiting = [record for record in read_batch(batch) if fits(record.timestamp)]
         except CorruptRecords:
             # This decoder refuses names of headers that are not UTF-8.
             return
@@ -187,6 +236,14 @@ class Again:
         same = sum(_row(one) == two for one, two in zip(self._waiting, rows, strict=False))
         self.differing = max(len(self._waiting), len(rows)) - same
         self._waiting = []
+
+
+def _header_of(raw: bytes) -> BatchHeader | None:
+    """The header of a bad batch that was counted: one with a right checksum."""
+    if len(raw) < HEADER_SIZE or raw[MAGIC_POSITION] != BATCH_MAGIC:
+        return None
+    header = read_header(raw)
+    return header if crc_is_right(raw, header.crc) else None
 
 
 def _row(record: Record) -> tuple[object, ...]:

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from tidelog.pipeline.audit.bad_side import as_text
 from tidelog.pipeline.audit.facts import UNKNOWN, Piece, PieceFacts, RecordedLoss
 from tidelog.pipeline.audit.totals import HOME
-from tidelog.pipeline.lake.manifest import LakeFile, Manifest
+from tidelog.pipeline.lake.manifest import BadFile, LakeFile, Manifest
 from tidelog.pipeline.lake.offsets import LakePartition, begins, ends
 
 # A task for each file; small ones share a task until they hold so many offsets together, for a task
@@ -45,8 +46,9 @@ def pieces_of(manifest: Manifest) -> Iterator[Piece]:
         )
         of_here = [loss for loss in losses_of(manifest) if loss.home == tuple(home)]
         made = sorted(files.get(home, ()), key=lambda file: file.first)
+        bad = [file for file in manifest.bad if file.home == home]
         for piece in _cut(whole, made):
-            yield _with_losses(piece, of_here)
+            yield _with_losses(_with_bad(piece, bad), of_here)
 
 
 def _cut(whole: Piece, files: Sequence[LakeFile]) -> Iterator[Piece]:
@@ -68,6 +70,11 @@ def _cut(whole: Piece, files: Sequence[LakeFile]) -> Iterator[Piece]:
         offset = until
     if not files and whole.end > offset:
         yield whole
+
+
+def _with_bad(piece: Piece, files: Sequence[BadFile]) -> Piece:
+    here = [file for file in files if file.first < piece.end and piece.start <= file.last]
+    return replace(piece, bad_files=as_text(here)) if here else piece
 
 
 def _with_losses(piece: Piece, losses: Sequence[RecordedLoss]) -> Piece:

@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from tidelog.partitioning.audit_rules import TopicCounts
+from tidelog.pipeline.audit.bad_side import kept_offsets, not_kept
 from tidelog.pipeline.audit.comparing import compare
 from tidelog.pipeline.audit.facts import Keys, Piece, PieceFacts
 from tidelog.pipeline.audit.lake_side import LakeFileRows
@@ -101,6 +104,11 @@ def _examine(task: Task, wanted: PieceToCompare, log: LogRows, index: int) -> Pi
         log_from = min(piece.end, max(log_from, log.log_start()))
     extra = counts.unmatched_from(log_from)
     headers, again = log.headers.rows[index], log.again[index]
+    bad = log.bad[index]
+    kept = kept_offsets(Path(task.root), piece.bad_files) if bad else []
+    left = not_kept(bad, kept)
+    for low, high in left:
+        counts.add_missing(np.arange(low, high))
     return replace(
         facts,
         log_from=log_from,
@@ -118,4 +126,9 @@ def _examine(task: Task, wanted: PieceToCompare, log: LogRows, index: int) -> Pi
         missing_last=counts.missing_last,
         extra=extra,
         below=counts.unmatched_rows - extra,
+        quarantined=_offsets(bad) - _offsets(left),
     )
+
+
+def _offsets(spans: Iterable[tuple[int, int]]) -> int:
+    return sum(high - low for low, high in spans)

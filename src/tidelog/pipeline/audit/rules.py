@@ -132,6 +132,9 @@ def _partition(part: PartitionFacts, complete: bool) -> Iterator[AuditFinding]:
             f"{part.below} records were never compared: the log no longer reached back to them",
             _NOTE,
         )
+    if part.quarantined:
+        text = f"{part.quarantined} offsets of the log cannot be read; the lake has their bytes"
+        yield AuditFinding("quarantined", part.name, text, _NOTE)
     if part.compacted_away:
         text = f"{part.compacted_away} records of the lake are no longer in the log (compaction)"
         yield AuditFinding("compacted", part.name, text, _NOTE)

@@ -30,6 +30,7 @@ _SUMS = {
     "compared": "compared",
     "compared_now": "compared_now",
     "unexplained": "unexplained",
+    "quarantined": "quarantined",
 }
 
 
