@@ -55,7 +55,8 @@ class Source:
 
     def options(self, **more: str) -> SourceOptions:
         given = {"kafka.bootstrap.servers": self.threaded.lone.bootstrap, "subscribe": "t"}
-        return parse({**given, **QUICK, **more}, Mode.STREAM)
+        named = {**given, **QUICK, **more}
+        return parse({name: value for name, value in named.items() if value}, Mode.STREAM)
 
     def access(self, **more: str) -> brokers.Brokers:
         return brokers.connect(self.options(**more))
@@ -305,6 +306,39 @@ def test_a_start_by_time_after_the_target_is_no_loss(source: Source) -> None:
     assert places(end) == [("t", 8)]
     source.write(b"later", 1)
     assert stream.latestOffset(end, stream.getDefaultReadLimit()) is end, "the run has its target"
+
+
+def test_a_topic_that_is_dropped_is_no_loss_and_is_read_on_when_it_comes_back(
+    source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its position is kept, also while others move on, and a new topic joins at its start."""
+    for topic in ("u", "v"):
+        source.run(lambda lone, topic=topic: lone.lead(topic))
+    limit = reader(source).getDefaultReadLimit()
+    stream = reader(source, subscribe="t,u", startingOffsets="earliest")
+    end = stream.latestOffset(stream.latestOffset(stream.initialOffset(), limit), limit)
+    assert places(end) == [("t", 5), ("u", 0)]
+    source.write(b"while it is away", 2)
+    only = reader(source, subscribe="u")
+    assert only.latestOffset(end, limit) is end, "a batch is not made for it alone"
+    assert "t-0 is no longer read: its position 5 is kept" in caplog.text
+    without = reader(source, subscribePattern="[uv]", subscribe="")
+    moved = without.latestOffset(end, limit)
+    assert places(moved) == [("t", 5), ("u", 0), ("v", 0)]
+    assert moved["topics"]["t"]["dropped"] == [0] and "dropped" not in moved["topics"]["u"]
+    assert without.partitions(end, moved) == []
+    committed: list[list[str]] = []
+    source.access().commit = lambda _, positions, __=None: committed.append(  # type: ignore[method-assign]
+        sorted(pid.topic for pid in positions.at)
+    )
+    reader(source, subscribe="u", **{"kafka.group.id": "g"}).commit(moved)
+    assert committed == [["u", "v"]]
+    back = reader(source, subscribe="t,u,v")
+    again = back.latestOffset(moved, limit)
+    assert places(again) == [("t", 7), ("u", 0), ("v", 0)]
+    assert "dropped" not in again["topics"]["t"]
+    (task,) = back.partitions(moved, again)
+    assert (task.range.start, task.range.end) == (5, 7)
 
 
 def test_a_damaged_batch_is_one_bad_row_of_its_task(source: Source) -> None:

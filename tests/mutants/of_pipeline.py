@@ -40,6 +40,20 @@ MUTANTS = (
         BAD_RECORDS,
     ),
     Mutant(
+        "the position of a topic that a query drops is forgotten",
+        "src/tidelog/pipeline/stream_reader.py::StreamReader._plan",
+        "        return replace(made, end=made.end.beside(left))\n",
+        "        return made\n",
+        READING,
+    ),
+    Mutant(
+        "what the log has and cannot be read is not missed in a lake that has not kept it",
+        "src/tidelog/pipeline/audit/bad_side.py::not_kept",
+        "        if reached < high:\n",
+        "        if reached < low:\n",
+        "tests/unit/pipeline/test_bad_files.py",
+    ),
+    Mutant(
         "of two damaged batches the word counts that leads further",
         "src/tidelog/pipeline/decoding/chunks.py::_end_of_damage",
         "        return min(until, after.first)\n",

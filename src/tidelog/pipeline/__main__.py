@@ -34,7 +34,8 @@ _OF_BOTH = {
 }
 _OF_ARCHIVE = {
     **_OF_BOTH,
-    **dict.fromkeys(("subscribe", "subscribepattern", "assign"), "use --topic"),
+    **dict.fromkeys(("subscribe", "assign"), "use --topic"),
+    "subscribepattern": "use --topic-pattern",
     "startingoffsets": "use --starting-offsets",
     "onbadrecord": "use --on-bad-record",
 }
@@ -89,7 +90,9 @@ def _source_options(function: Any) -> Any:
 
 @main.command(short_help="Archive topics to Parquet files.")
 @_source_options
-@click.option("-t", "--topic", "topics", required=True, multiple=True, help="May be repeated.")
+@click.option("-t", "--topic", "topics", multiple=True, help="May be repeated.")
+@click.option("--topic-pattern", default="", metavar="REGEX", help="Instead: topics by whole name.")
+@click.option("--drop", "drop", multiple=True, help="A topic of the lake to archive no longer.")
 @click.option("--checkpoint", help="Spark's checkpoint; default LAKE/_checkpoint.")
 @click.option("--once", is_flag=True, help="Archive the records that exist now, then exit.")
 @click.option(
@@ -134,6 +137,8 @@ def archive(**given: Any) -> None:
     from tidelog.pipeline.progress import reporter
     from tidelog.pipeline.session import session
 
+    if bool(given["topics"]) == bool(given["topic_pattern"]):
+        raise PipelineError("name the topics: either with --topic or with --topic-pattern")
     options = _source(given["options"], _OF_ARCHIVE)
     options["startingOffsets"] = given["starting_offsets"]
     if given["max_offsets_per_trigger"]:
@@ -149,11 +154,13 @@ def archive(**given: Any) -> None:
         adopt=given["adopt"],
         roll_bytes=given["roll_bytes"],
         on_bad_record=given["on_bad_record"],
+        pattern=given["topic_pattern"],
+        drop=tuple(",".join(given["drop"]).split(",")),
         trigger_ms=parse_duration_ms("--trigger", given["trigger_ms"]),
         compression=given["compression"],
         options=options,
     )
-    _check(settings.bootstrap_servers, options, "stream", settings.topics)
+    _check(settings.bootstrap_servers, options, "stream", settings.subscription)
     with json_output(given["as_json"], given["json_file"]) as out:
         bar = reporter("archive", "archived", out)
         with session("tidelog archive", given["master"], _pairs("--conf", given["conf"])) as spark:
@@ -201,7 +208,7 @@ def audit(**given: Any) -> int:
         keys=given["keys"],
         full=given["full"],
     )
-    _check(settings.bootstrap_servers, options, "batch", ("any",))
+    _check(settings.bootstrap_servers, options, "batch", {"subscribe": "any"})
     whole_lake(settings.lake)  # not after the seconds that Spark takes to start
     with json_output(given["as_json"], given["json_file"]) as out:
         with session("tidelog audit", given["master"], _pairs("--conf", given["conf"])) as spark:
@@ -221,11 +228,13 @@ def file() -> None:
     click.echo(str(files("tidelog.pipeline.submit") / "tidelog_job.py"))
 
 
-def _check(servers: str, options: dict[str, str], mode: str, topics: tuple[str, ...]) -> None:
+def _check(
+    servers: str, options: dict[str, str], mode: str, subscription: Mapping[str, str]
+) -> None:
     """Refuse wrong options before Spark starts, because that takes seconds."""
     from tidelog.pipeline.options import Mode, parse
 
-    named = {"kafka.bootstrap.servers": servers, "subscribe": ",".join(topics), **options}
+    named = {"kafka.bootstrap.servers": servers, **subscription, **options}
     parse(named, Mode(mode))
 
 

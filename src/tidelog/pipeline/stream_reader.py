@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -143,7 +144,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return
         positions = Positions.from_json(end)
         try:
-            brokers.connect(options).commit(options.group_id, positions, _COMMIT_TIMEOUT_S)
+            # Another query of the group may read on what this one has dropped.
+            read = {pid: at for pid, at in positions.at.items() if pid not in positions.dropped}
+            wanted = replace(positions, at=read)
+            brokers.connect(options).commit(options.group_id, wanted, _COMMIT_TIMEOUT_S)
             self._committed = positions
         except ClientError as error:
             _log.warning("offsets of group %s were not committed: %s", options.group_id, error)
@@ -182,6 +186,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         partitions that cannot be read.
         """
         options = self._options
+        chooses = options.subscription.chooses
+        positions, left = positions.parted(lambda pid: chooses(pid.topic, pid.partition))
         try:
             seen = self._target or brokers.connect(options).settled(options, positions)
         except ClientError as error:
@@ -194,8 +200,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 self._target = seen
             with_ids = positions.with_ids(seen.topic_ids)
             made = plan(with_ids, seen, options.limits, self._waited_ms())
-        self._report(made)
-        return made
+        self._report(made, left)
+        return replace(made, end=made.end.beside(left))
 
     def _plan_for_held(self, positions: Positions) -> BatchPlan:
         """Wait for the partitions that a run with an end still has to read.
@@ -247,7 +253,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             committed=lambda: access.committed(options, snapshot),
         )
 
-    def _report(self, made: BatchPlan) -> None:
+    def _report(self, made: BatchPlan, left: Positions) -> None:
         """Raise for losses that the options refuse; log each of the others once while it lasts."""
         options = self._options
         if made.losses and options.fail_on_data_loss:
@@ -258,6 +264,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             raise PipelineError(f"{_first(made.held)} (onOutage=fail)")
         lines = {str(loss) for loss in made.losses}
         lines |= {f"waiting for {pid}: {why}" for pid, why in made.held.items()}
+        lines |= {
+            f"{pid} is no longer read: its position {offset} is kept"
+            for pid, offset in left.at.items()
+        }
         for line in sorted(lines - self._warned):
             _log.warning("%s", line)
         self._warned = lines

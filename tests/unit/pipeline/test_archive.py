@@ -20,8 +20,10 @@ from tests.support.lakes import (
 from tidelog.pipeline.errors import LakeRefused
 from tidelog.pipeline.jobs.archive import Archive, ArchiveSettings
 from tidelog.pipeline.lake.chain import read_manifests
+from tidelog.pipeline.lake.commit import commit
 from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.manifest import Manifest
+from tidelog.pipeline.lake.offsets import dropped
 
 
 @pytest.fixture
@@ -245,6 +247,35 @@ def test_a_lake_whose_topics_are_not_all_named_is_refused_in_one_line(layout: La
     for topics in (("flow,t",), ("flow", " t "), ("t",)):
         assert named(*topics).batch == 2
     assert named("flow", failOnDataLoss="false").batch == 2, "asked for by name"
+    assert "--drop t archives no more of it" in said
+    dropping = ArchiveSettings("h:1", ("flow",), str(layout.root), drop=("t",))
+    assert Archive(dropping, layout).batch == 2
+    for pattern, is_left_out in (("[tu]", False), ("t", False), ("flow.*", True)):
+        settings = ArchiveSettings("h:1", (), str(layout.root), pattern=pattern)
+        assert settings.source_options["subscribePattern"] == pattern
+        if not is_left_out:
+            assert Archive(settings, layout).batch == 2
+            continue
+        with pytest.raises(LakeRefused, match="have t, too"):
+            Archive(settings, layout)
+
+
+def test_a_topic_that_the_lake_records_as_dropped_need_not_be_named(layout: Layout) -> None:
+    """Its position stays in each batch; and a topic that our folders would hide is refused, too,
+    when a pattern finds it."""
+    first_lake(layout)
+    made = staged(layout, rows(0, 9))
+    end = at(10)
+    end["topics"]["t"]["dropped"] = [0]
+    commit(layout, Manifest(1, "q", at(0), end, made.files), made.places)
+    root = checkpoint_of(layout, b0=0, done=1)
+    (root / "offsets" / "1").write_text(f"v1\n{{}}\n{json.dumps(end)}")
+    job = Archive(ArchiveSettings("h:1", ("flow",), str(layout.root)), layout)
+    assert job.batch == 1 and dropped(end) == {HOME} and not dropped(at(10))
+    later = {**end, "topics": {**end["topics"], "_bad": at(0)["topics"]["t"]}}
+    (root / "offsets" / "2").write_text(f"v1\n{{}}\n{json.dumps(later)}")
+    with pytest.raises(LakeRefused, match="topic _bad cannot be archived"):
+        job.write_batch(None, 2)
 
 
 def test_the_places_of_staged_files_are_those_of_the_batch(layout: Layout) -> None:

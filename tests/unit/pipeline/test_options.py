@@ -164,7 +164,8 @@ def test_a_pattern_that_is_none() -> None:
     ("job", "option", "instead"),
     [
         ("archive", "startingOffsets=latest", "use --starting-offsets"),
-        ("archive", "SubscribePattern=x", "use --topic"),
+        ("archive", "SubscribePattern=x", "use --topic-pattern"),
+        ("archive", "onBadRecord=fail", "use --on-bad-record"),
         ("audit", "startingTimestamp=5", "the lake says what is compared"),
         ("audit", "columns=key", "a lake has all columns"),
     ],
@@ -177,6 +178,16 @@ def test_a_job_refuses_the_options_that_are_its_own(
     assert run([*base, "--option", option]) == 2
     name = option.partition("=")[0]
     assert capsys.readouterr().err == f"error: --option {name} cannot be given: {instead}\n"
+
+
+@pytest.mark.parametrize("chosen", [(), ("-t", "t", "--topic-pattern", "t.*")])
+def test_an_archive_has_topics_or_a_pattern(
+    chosen: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["archive", "--bootstrap-server", "h:1", "--lake", "/nowhere"]
+    assert run([*base, *chosen]) == 2
+    said = "error: name the topics: either with --topic or with --topic-pattern\n"
+    assert capsys.readouterr().err == said
 
 
 def test_properties_without_effect_are_accepted() -> None:

@@ -50,6 +50,21 @@ def test_an_offset_is_the_same_text_however_it_was_made() -> None:
     assert is_sentinel(SENTINEL) and not is_sentinel(one.to_json())
 
 
+def test_positions_of_what_is_dropped_are_kept_unless_another_topic_has_the_name() -> None:
+    a0, a1, b0 = Pid("a", 0, "x"), Pid("a", 1, "x"), Pid("b", 0, "y")
+    whole = Positions({a0: 4, a1: 5, b0: 6}, {"a": "x", "b": "y"}, {a1: 2}, {"a": 3, "b": 1})
+    assert whole.parted(lambda _: True) == (whole, Positions())
+    read, left = whole.parted(lambda pid: pid == a0)
+    assert (read.at, read.topic_ids, read.resize_epochs) == ({a0: 4}, {"a": "x"}, {"a": 3})
+    assert left.at == {a1: 5, b0: 6} and left.dropped == {a1, b0} and left.epochs == {a1: 2}
+    again = read.beside(left)
+    assert again == replace(whole, dropped=frozenset({a1, b0}))
+    assert Positions.from_json(json.loads(json.dumps(again.to_json()))) == again
+    assert again.parted(lambda _: True)[0] == whole, "it is read again"
+    other = Positions({Pid("a", 0, "z"): 0}, {"a": "z"}).beside(left)
+    assert set(other.at) == {Pid("a", 0, "z"), b0} and other.dropped == {b0}
+
+
 V1 = {"version": 1, "topics": {"t": {"id": "id", "positions": {"0": 5, "1": 7}}}}
 
 

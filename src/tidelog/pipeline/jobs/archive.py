@@ -13,7 +13,7 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +41,7 @@ from tidelog.pipeline.lake.manifest import (
     check_follows,
     check_new,
 )
-from tidelog.pipeline.lake.offsets import ends, losses_between
+from tidelog.pipeline.lake.offsets import Offset, dropped, ends, losses_between
 from tidelog.pipeline.lake.spark_checkpoint import CheckpointRefused, SparkCheckpoint
 from tidelog.pipeline.options import Mode, parse
 from tidelog.pipeline.progress import Reporter
@@ -57,7 +57,8 @@ _CHECK_S = 0.2
 class ArchiveSettings:
     """What to archive and where to. `options` are options of the source.
 
-    `adopt`: continue at the end of the manifests when the checkpoint does not fit them.
+    `pattern` takes the place of `topics`. `adopt`: continue at the end of the manifests when the
+    checkpoint does not fit them. `drop`: topics of the lake that are no longer archived.
     """
 
     bootstrap_servers: str
@@ -70,6 +71,8 @@ class ArchiveSettings:
     compression: str = "zstd"
     roll_bytes: int = files.ROLL_BYTES
     on_bad_record: str = "fail"
+    pattern: str = ""
+    drop: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -80,10 +83,17 @@ class ArchiveSettings:
             **({} if "startingoffsets" in given else {"startingOffsets": "earliest"}),
             **self.options,
             "kafka.bootstrap.servers": self.bootstrap_servers,
-            "subscribe": ",".join(self.topics),
+            **self.subscription,
             "columns": ",".join(files.READ_COLUMNS),
             "onBadRecord": self.on_bad_record,
         }
+
+    @property
+    def subscription(self) -> dict[str, str]:
+        """The option that chooses the topics."""
+        if self.pattern:
+            return {"subscribePattern": self.pattern}
+        return {"subscribe": ",".join(self.topics)}
 
 
 class Archive:
@@ -96,13 +106,9 @@ class Archive:
         if settings.checkpoint:
             checkpoint = folder("checkpoint", settings.checkpoint)
         self._checkpoint = SparkCheckpoint(checkpoint)
-        self._topics = [topic.strip() for topic in ",".join(settings.topics).split(",")]
-        for topic in self._topics:
-            if topic in OWN:
-                raise LakeRefused(
-                    f"topic {topic} cannot be archived: the lake uses a folder of that name"
-                )
         options = parse(settings.source_options, Mode.STREAM)
+        self._subscription = options.subscription
+        _check_names(options.subscription.topics)
         self._skips_losses = not options.fail_on_data_loss
         self._isolation = "read_committed" if options.read_committed else "read_uncommitted"
         self._cluster = ArchiveCluster(options)
@@ -126,12 +132,8 @@ class Archive:
             check_nothing_beyond(self._layout, self._total.bounds)
             self._checkpoint.adopt(last)
             self.adopted = True
-        left_out = sorted(set(last.end["topics"]) - set(self._topics)) if last is not None else []
-        if left_out and not self._skips_losses:
-            raise LakeRefused(
-                f"the lake and its checkpoint have {', '.join(left_out)}, too: name all of its "
-                f"topics (-t {','.join([*left_out, *self._topics])}), or another lake"
-            )
+        if last is not None and not self._skips_losses:
+            self._check_left_out(last.end)
         if last is None or last.version == 1:
             begun = self.batch + 1
             cut_down = (
@@ -139,6 +141,22 @@ class Archive:
             )
             end = None if last is None else last.end
             self.removed += recover_first_version(self._layout, self._total.bounds, end, cut_down)
+
+    def _check_left_out(self, end: Offset) -> None:
+        """Refuse to leave out a topic of the lake, unless it was dropped, now or before."""
+        gone = {home.topic for home in dropped(end)} | set(self._settings.drop)
+        left_out = [
+            topic
+            for topic in sorted(set(end["topics"]) - gone)
+            if not self._subscription.chooses(topic, 0)
+        ]
+        if left_out:
+            whole = ",".join([*left_out, *self._subscription.topics])
+            raise LakeRefused(
+                f"the lake and its checkpoint have {', '.join(left_out)}, too: name all of its "
+                f"topics (-t {whole}), or another lake; --drop {','.join(left_out)} archives no"
+                " more of it, and keeps what the lake has"
+            )
 
     @property
     def batch(self) -> int:
@@ -186,7 +204,10 @@ class Archive:
         if end is None:
             raise LakeRefused(f"the checkpoint has no end of batch {batch}")
         check_follows(last, batch, query_id, start)
-        policies = self._cluster.policies(sorted(end["topics"]))
+        # Of a pattern they are known only now.
+        _check_names(end["topics"])
+        gone = {home.topic for home in dropped(end)}
+        policies = self._cluster.policies(sorted(set(end["topics"]) - gone))
         writer = files.stage(
             str(self._layout.inflight), self._settings.compression, self._settings.roll_bytes
         )
@@ -268,6 +289,14 @@ def run(
                 query.stop()
             _report(reporter, archive, query)
         return {**archive.facts(), "new_rows": archive.rows - before}
+
+
+def _check_names(topics: Iterable[str]) -> None:
+    for topic in topics:
+        if topic in OWN:
+            raise LakeRefused(
+                f"topic {topic} cannot be archived: the lake uses a folder of that name"
+            )
 
 
 def _report(reporter: Reporter, archive: Archive, query: StreamingQuery) -> None:

@@ -17,7 +17,7 @@ from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError
 from tidelog.client.groups.committed_offsets import Position, commit_offsets
 from tidelog.model.topics import TopicPartition
-from tidelog.pipeline.lake.offsets import Offset, ends, leader_epochs
+from tidelog.pipeline.lake.offsets import Offset, dropped, ends, leader_epochs
 from tidelog.pipeline.options import SourceOptions
 
 _log = logging.getLogger(__name__)
@@ -72,9 +72,12 @@ class ArchiveCluster:
         if group is None or not self._options.commit_group_offsets:
             return
         epochs = leader_epochs(end)
+        # Another job of the group may read on what this one has dropped.
+        gone = dropped(end)
         wanted = {
             TopicPartition(home.topic, home.partition): Position(offset, epochs[home])
             for home, offset in ends(end).items()
+            if home not in gone
         }
         timeout_ms = int(deadline_s * 1000)
 

@@ -62,6 +62,15 @@ def leader_epochs(offset: Offset) -> dict[LakePartition, int]:
     }
 
 
+def dropped(offset: Offset) -> set[LakePartition]:
+    """The partitions that the query no longer reads (docs/decisions/0150)."""
+    return {
+        LakePartition(topic, str(entry["id"]), int(number))
+        for topic, entry in offset["topics"].items()
+        for number in entry.get("dropped", ())
+    }
+
+
 def _first_offsets(offset: Offset) -> Iterator[tuple[LakePartition, int]]:
     """The partitions that are new in the batch of this end, and where each begins (version 2)."""
     for topic, entry in offset["topics"].items():

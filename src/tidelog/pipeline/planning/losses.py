@@ -71,10 +71,7 @@ class PartitionLoss:
                 f" read to {self.position}, and its data ended at {self.resumes_at}"
             )
         if self.kind is LossKind.DELETED:
-            return (
-                f"{self.pid}: the partition is gone, or the query no longer reads it; it had been"
-                f" read to {self.position}"
-            )
+            return f"{self.pid}: the partition is gone; it had been read to {self.position}"
         return (
             f"{self.pid}: the log ends at {self.resumes_at}, before the position {self.position}:"
             " it was truncated (unclean election or restored disk), or the query began past its end"

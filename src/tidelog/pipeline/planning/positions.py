@@ -7,7 +7,7 @@ partitions are in order. Version 2 is written; version 1, which commit 02f3bcb w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -45,7 +45,8 @@ class Positions:
     `epochs`: the leader epoch in which a position was the end of a read, so no earlier one than
     that of the batch before it; without an entry it is unknown. `resize_epochs`: of the metadata
     that the positions were planned with. `new`: the partitions that the batch that ends here reads
-    first, and from where; None when it was planned in version 1.
+    first, and from where; None when it was planned in version 1. `dropped`: positions of what the
+    query no longer reads, kept for the day when it does again.
     """
 
     at: Mapping[Pid, int] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class Positions:
     epochs: Mapping[Pid, int] = field(default_factory=dict)
     resize_epochs: Mapping[str, int] = field(default_factory=dict)
     new: Mapping[Pid, int] | None = field(default_factory=dict)
+    dropped: Set[Pid] = frozenset()
 
     def epoch(self, pid: Pid) -> int:
         """The leader epoch of a position; -1 when it is unknown."""
@@ -80,6 +82,53 @@ class Positions:
             topic_ids={**self.topic_ids, **learned},
             epochs=renamed(self.epochs),
             new=None if self.new is None else renamed(self.new),
+            dropped=frozenset(renamed(dict.fromkeys(self.dropped, 0))),
+        )
+
+    def parted(self, is_read: Callable[[Pid], bool]) -> tuple[Positions, Positions]:
+        """The positions of what a query reads, and those of what it has dropped."""
+        left = frozenset(pid for pid in self.at if not is_read(pid))
+        if not left:
+            return (replace(self, dropped=left) if self.dropped else self), Positions()
+        read = {pid.topic for pid in self.at if pid not in left}
+        gone = {pid.topic for pid in left} - read
+        return (
+            Positions(
+                {pid: at for pid, at in self.at.items() if pid not in left},
+                {topic: each for topic, each in self.topic_ids.items() if topic not in gone},
+                {pid: epoch for pid, epoch in self.epochs.items() if pid not in left},
+                {topic: each for topic, each in self.resize_epochs.items() if topic not in gone},
+                self.new,
+            ),
+            Positions(
+                {pid: self.at[pid] for pid in left},
+                {pid.topic: self.topic_ids[pid.topic] for pid in left},
+                {pid: self.epochs[pid] for pid in left if pid in self.epochs},
+                {pid.topic: self.resize_epochs.get(pid.topic, 0) for pid in left},
+                dropped=left,
+            ),
+        )
+
+    def beside(self, left: Positions) -> Positions:
+        """These positions, and those of what was dropped, unless another topic has its name now."""
+        kept = {
+            pid
+            for pid in left.at
+            if self.topic_ids.get(pid.topic, pid.topic_id) in ("", pid.topic_id)
+        }
+        if not kept:
+            return self
+        topics = {pid.topic for pid in kept}
+        return replace(
+            self,
+            at={**{pid: left.at[pid] for pid in kept}, **self.at},
+            topic_ids={**{name: left.topic_ids[name] for name in topics}, **self.topic_ids},
+            epochs={**{pid: left.epochs[pid] for pid in kept & left.epochs.keys()}, **self.epochs},
+            resize_epochs={
+                **{name: left.resize_epochs[name] for name in topics},
+                **self.resize_epochs,
+            },
+            dropped=frozenset(kept),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -98,6 +147,8 @@ class Positions:
         for pid in sorted(self.at):
             place = [self.at[pid], self.epoch(pid)]
             topics[pid.topic]["positions"][str(pid.partition)] = place
+        for pid in sorted(self.dropped):
+            topics[pid.topic].setdefault("dropped", []).append(pid.partition)
         return {"version": _VERSION, "topics": topics}
 
     @classmethod
@@ -121,6 +172,7 @@ def _read(topics: Mapping[str, Any]) -> Positions:
     offsets: dict[Pid, int] = {}
     epochs: dict[Pid, int] = {}
     new: dict[Pid, int] = {}
+    dropped: set[Pid] = set()
     for topic, entry in topics.items():
         topic_id = str(entry["id"])
         for number, (position, epoch) in entry["positions"].items():
@@ -130,9 +182,11 @@ def _read(topics: Mapping[str, Any]) -> Positions:
                 epochs[pid] = int(epoch)
         for number, first in entry["new"].items():
             new[Pid(topic, int(number), topic_id)] = int(first)
+        # Without the field nothing of the topic was dropped.
+        dropped |= {Pid(topic, int(number), topic_id) for number in entry.get("dropped", ())}
     ids = {topic: str(entry["id"]) for topic, entry in topics.items()}
     resized = {topic: int(entry["resizeEpoch"]) for topic, entry in topics.items()}
-    return Positions(offsets, ids, epochs, resized, new)
+    return Positions(offsets, ids, epochs, resized, new, frozenset(dropped))
 
 
 def _read_without_epochs(topics: Mapping[str, Any]) -> Positions:
