@@ -153,11 +153,7 @@ class BrokerProcess:
             self._secret,
             seams.clock,
         )
-        for listener in configs.broker_listeners:
-            self.ports[listener.name] = await self._server.listen(
-                *(listener.name, listener.host, listener.port),
-                self._tls.listeners.get(listener.name),
-            )
+        await self._listen(self._server)
         self.waits_for = "a controller to register it and send it metadata"
         for part in (broker.isr_changes, broker.loss_reports, broker.fence_reports):
             part.start()
@@ -179,6 +175,11 @@ class BrokerProcess:
         broker.groups.start()
         broker.maintenance.start()
         broker.future_replicas.start()
+
+    async def _listen(self, server: Server) -> None:
+        for one in self.configs.broker_listeners:
+            keys = self._tls.listeners.get(one.name)
+            self.ports[one.name] = await server.listen(one.name, one.host, one.port, keys)
 
     def _take_limits(self) -> None:
         if self._server is not None:

@@ -2,7 +2,7 @@
 
 Owns the form of RFC 2253 that Java writes (``CN=alice,OU=users,O=Example``), on which the rules of
 ``ssl.principal.mapping.rules`` are tried. Reads certificates that OpenSSL has verified, and of them
-no more than is needed: it checks nothing.
+only what is needed: it checks nothing.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self, server: OpenConnections, listener_name: str, principal: Principal = ANONYMOUS
     ) -> None:
-        """``principal``: whom the listener has found its client to be."""
+        """``principal``: that of its client, as the listener has found it."""
         self.server = server
         self.listener_name = listener_name
         self.router: Router = server.router

@@ -33,7 +33,7 @@ HANDSHAKE_S = 10.0
 
 MOST_HANDSHAKES = 256
 
-LOOK_EVERY_S = 2.0
+COMPARE_EVERY_S = 2.0
 """How often the files of keys and certificates are compared with those in use."""
 
 TOO_SLOW = f"its TLS handshake was not complete after {HANDSHAKE_S:g} s"
@@ -69,18 +69,18 @@ class Handshakes:
 
     def watch(self, files: TlsFiles) -> None:
         """Read the files of a listener again when they change."""
-        look = partial(self._look, files)
-        self._refreshing[files] = self._server.loop.call_later(LOOK_EVERY_S, look)
+        compare = partial(self._compare, files)
+        self._refreshing[files] = self._server.loop.call_later(COMPARE_EVERY_S, compare)
 
     def stop(self) -> None:
-        """Close the connections that shake hands, and take no more."""
+        """Close the connections that shake hands, and every later one."""
         self._has_ended = True
         for timer in self._refreshing.values():
             timer.cancel()
         for session in list(self._open):
             session.abort()
 
-    def _look(self, files: TlsFiles) -> None:
+    def _compare(self, files: TlsFiles) -> None:
         self.watch(files)
         if files.have_changed():
             # Passwords of keystores take long to try: not on the loop.

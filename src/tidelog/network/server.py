@@ -33,36 +33,53 @@ class ListenError(Exception):
 class Listeners:
     """The addresses that a process listens on."""
 
-    def __init__(self, secret: ClusterSecret | None) -> None:
+    def __init__(self, secret: ClusterSecret | None, server: OpenConnections) -> None:
         self._secret = secret
+        self._server = server
         self._servers: list[asyncio.AbstractServer] = []
+        self._handshakes: Handshakes | None = None
 
-    async def listen(
-        self,
-        name: str,
-        host: str,
-        port: int,
-        backlog: int,
-        accept: Callable[[], asyncio.BaseProtocol],
-    ) -> int:
-        """See ``Server.listen``. ``accept``: returns the protocol of a new connection."""
+    async def listen(self, name: str, host: str, port: int, tls: TlsFiles | None) -> int:
+        """See ``Server.listen``."""
         if self._secret is None and not is_loopback(host):
             raise ListenError(why_secret_first(name, host, port))
+        accept: Callable[[], asyncio.BaseProtocol] = partial(Connection, self._server, name)
+        if tls is not None:
+            accept = partial(self._shaking().begin, tls, name)
         # With port 0 each address family would get a port of its own.
         address = host or (None if port else "0.0.0.0")
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(accept, address, port, backlog=backlog)
+            server = await loop.create_server(
+                accept, address, port, backlog=self._server.limits.backlog
+            )
         except OSError as error:
             raise ListenError(ports.sentence(name, host, port, error)) from error
         self._servers.append(server)
+        if tls is not None:
+            self._shaking().watch(tls)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    @property
+    def handshakes(self) -> int:
+        """The TLS handshakes in progress."""
+        return 0 if self._handshakes is None else self._handshakes.count
+
+    def _shaking(self) -> Handshakes:
+        if self._handshakes is None:
+            # Here: a process without TLS imports none of it.
+            from tidelog.network.handshakes import Handshakes
+
+            self._handshakes = Handshakes(self._server)
+        return self._handshakes
 
     def close(self) -> None:
         """Accept no connection any more."""
         for server in self._servers:
             server.close()
+        if self._handshakes is not None:
+            self._handshakes.stop()
 
 
 class Server(OpenConnections):
@@ -78,8 +95,7 @@ class Server(OpenConnections):
     ) -> None:
         """See ``OpenConnections``."""
         super().__init__(router, context, limits, secret, clock)
-        self._listeners = Listeners(secret)
-        self._handshakes: Handshakes | None = None
+        self._listeners = Listeners(secret, self)
 
     async def listen(self, name: str, host: str, port: int, tls: TlsFiles | None = None) -> int:
         """Listen as ``name`` on an address; return the port (the bound one, if it is 0).
@@ -87,34 +103,19 @@ class Server(OpenConnections):
         ``host`` "" is every interface. ``tls``: the keys of a listener that encrypts. Raises
         ListenError; without a secret for all but loopback.
         """
-        accept: Callable[[], asyncio.BaseProtocol] = partial(Connection, self, name)
-        if tls is not None:
-            accept = partial(self._shaking().begin, tls, name)
-        bound = await self._listeners.listen(name, host, port, self.limits.backlog, accept)
-        if tls is not None:
-            self._shaking().watch(tls)
+        bound = await self._listeners.listen(name, host, port, tls)
         self.sweep.begin()
         return bound
 
     @property
     def handshakes(self) -> int:
         """The TLS handshakes in progress."""
-        return 0 if self._handshakes is None else self._handshakes.count
-
-    def _shaking(self) -> Handshakes:
-        if self._handshakes is None:
-            # Here: a process without TLS imports none of it.
-            from tidelog.network.handshakes import Handshakes
-
-            self._handshakes = Handshakes(self)
-        return self._handshakes
+        return self._listeners.handshakes
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Stop accepting, wait up to ``grace_s`` for pending responses, close the rest."""
         self.refuse_new()
         self._listeners.close()
-        if self._handshakes is not None:
-            self._handshakes.stop()
         for connection in list(self.connections):
             connection.stop_taking()
         await self._wait_for_answers(grace_s)

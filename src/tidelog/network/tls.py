@@ -1,7 +1,7 @@
 """TLS on one connection: records of the transport <-> plain bytes of a protocol.
 
-Owns the steps of the handshake, and what is not yet encrypted or decrypted. Not who may shake
-hands, how many at once, and for how long: see `handshakes`; not keys and certificates: see
+Owns the steps of the handshake, and what is not yet encrypted or decrypted. Not which connections
+may shake hands, and for how long: see `handshakes`; not keys and certificates: see
 `runtime.tls_files`.
 
 It drives ``ssl.MemoryBIO`` itself: uvloop's own TLS holds 256 KiB for each connection, outside of
@@ -51,7 +51,7 @@ _buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDict
 
 
 class TlsOwner(Protocol):
-    """Who began a TLS connection."""
+    """What began a TLS connection."""
 
     def shaken(self, session: TlsSession) -> asyncio.BufferedProtocol | None:
         """The handshake is complete: return the protocol of the plain bytes, None to close."""
@@ -214,7 +214,7 @@ class TlsSession(asyncio.BufferedProtocol):
             self._loop.call_soon(self.take_turn)
 
     def _decrypt(self) -> None:
-        """Hand plain bytes on until there are no more, the protocol takes no more, or others have
+        """Hand plain bytes on until there are none left, the protocol takes no more, or others have
         their turn."""
         plain, transport, turns = self.plain, self._transport, self._turns
         assert plain is not None

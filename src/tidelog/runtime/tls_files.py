@@ -95,7 +95,7 @@ class TlsFiles:
         return principal
 
     def have_changed(self) -> bool:
-        """Whether a file is not the one that was read. Costs one look at each."""
+        """Whether a file is not the one that was read. Costs one system call for each."""
         return self._signs() != self._loaded.signs
 
     def refresh(self) -> None:
@@ -120,7 +120,7 @@ class TlsFiles:
         return tuple(map(_sign, self._paths()))
 
     def _load(self) -> _Loaded:
-        # Before the content: a change meanwhile is then seen at the next look.
+        # Before the content: a change meanwhile is then seen at the next comparison.
         signs = self._signs()
         configs = self.configs
         keys = _keys(configs.keys) if configs.keys.is_given else None

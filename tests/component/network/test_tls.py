@@ -1,4 +1,4 @@
-"""TLS over real sockets: what is served, who is refused and with which line, and attacks."""
+"""TLS over real sockets: what is served, what is refused and with which line, and attacks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.tls_files import TlsFiles
 
 MOST_WAIT_S = 0.1
-"""How long another connection may wait for the work of handshakes (issue 36)."""
+"""How long another connection may wait for the work of handshakes."""
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def half_hello() -> bytes:
     return outgoing.read()
 
 
-def test_two_thousand_half_handshakes_hold_nobody_up(
+def test_two_thousand_half_handshakes_hold_no_client_up(
     authority: Authority, keys: TlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They cost a bounded memory, and an open connection never waits 100 ms."""
@@ -445,24 +445,24 @@ def test_files_are_read_again_when_they_change(
     assert len(said) == 1 and "turned.pem" in said[0]
 
 
-def test_a_server_looks_at_its_files_by_itself(
+def test_a_server_compares_its_files_by_itself(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshakes, "LOOK_EVERY_S", 0.01)
-    path = authority.issue("looked-at.pem")
+    monkeypatch.setattr(handshakes, "COMPARE_EVERY_S", 0.01)
+    path = authority.issue("compared.pem")
     files = authority.files(path)
     before = files.server
 
     async def run() -> None:
         async with serving(files):
-            authority.issue("looked-at.pem")
+            authority.issue("compared.pem")
             await until(lambda: files.server is not before)
 
     asyncio.run(run())
 
 
 def test_what_a_half_handshake_costs(keys: TlsFiles) -> None:
-    """The measured number of promise 30: until its handshake is complete, and no more."""
+    """The measured number of promise 30: until its handshake is complete."""
     hello = half_hello()
 
     async def run() -> float:

@@ -34,7 +34,7 @@ def refused_names(texts: Mapping[str, str]) -> Iterator[InvalidConfig]:
     reasons: dict[str, list[str]] = {}
     strangers: dict[str, list[str]] = {}
     for name, text in texts.items():
-        if name in BROKER or _needless(name, texts) is not None or tls.override_of(name):
+        if name in BROKER or _needless(name, texts) is not None:
             continue
         if (reason := _voters(text) if name == VOTERS else kafka_names.refusal(name, text)) is None:
             if kafka_names.is_known(name):

@@ -20,6 +20,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tidelog.model.configs import tls
+
 OF_LISTENER = re.compile(r"listener\.name\.[^.]+\.(?:[^.]+\.(?=sasl\.))?(.+)")
 
 
@@ -465,7 +467,8 @@ def name_of(name: str) -> str:
 def is_known(name: str) -> bool:
     """Return whether a name is in one of the classes."""
     bare = name_of(name)
-    return bare in IGNORED or bare in UNUSED or bare in REFUSED or plug_in(name) is not None
+    is_in_class = bare in IGNORED or bare in UNUSED or bare in REFUSED
+    return is_in_class or tls.override_of(name) is not None or plug_in(name) is not None
 
 
 def refusal(name: str, text: str) -> str | None:
