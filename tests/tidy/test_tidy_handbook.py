@@ -49,7 +49,10 @@ MADE_OF_PARTS = {"--producer-property"}
 """Flags that the source makes: `producer` or `consumer` in front of a word."""
 
 FILES = (".html", ".json", ".lock", ".properties", ".reserve", ".secret", ".sqlite", ".txt")
-OF_CLIENTS = {"auto.offset.reset", "key.serializer", "group.protocol", "metadata.recovery.strategy"}
+OF_CLIENTS = {
+    "auto.offset.reset", "key.serializer", "group.protocol", "metadata.recovery.strategy",
+    "transaction.timeout.ms",
+}  # fmt: skip
 OF_KAFKA = {"max.connections.per.ip.overrides"}
 """Named because it is not here."""
 
