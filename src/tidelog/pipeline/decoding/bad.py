@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +15,6 @@ import pyarrow as pa
 from tidelog.pipeline.schema import BAD_RAW, BAD_REASON, BAD_TO, COLUMNS, EPOCH, arrow_schema
 from tidelog.records.record import CorruptRecords
 from tidelog.records.varints import Positions
-
-if TYPE_CHECKING:
-    from tidelog.pipeline.decoding.chunks import Origin
 
 _US_PER_MS = 1000
 _MOST_MS = (2**63 - 1) // _US_PER_MS
@@ -76,19 +72,22 @@ def _reason(time_ms: int) -> str:
 
 
 def bad_batch(
-    origin: Origin,
+    place: tuple[str, int, int],
     columns: Sequence[str],
     span: tuple[int, int],
     reason: str,
     raw: bytes | memoryview,
 ) -> pa.RecordBatch:
-    """The one row of a batch that cannot be decoded: the offsets [from, to) of it that are read."""
-    first, end = span
+    """The one row of a batch that cannot be decoded: the offsets [from, to) of it that are read.
+
+    `place`: topic, partition, and resize epoch.
+    """
+    (topic, partition, epoch), (first, end) = place, span
     values = {
-        "topic": origin.topic,
-        "partition": origin.partition,
+        "topic": topic,
+        "partition": partition,
         "offset": first,
-        EPOCH: int(origin.resize_epochs(np.array([first]))[0]),
+        EPOCH: epoch,
         BAD_REASON: reason,
         BAD_TO: end,
         BAD_RAW: bytes(raw),

@@ -169,7 +169,7 @@ class Decoder:
         begin = self.next_offset if bad.first is None else max(bad.first, self.next_offset)
         until = min(until, self.end)
         if begin < until:
-            yield bad_batch(self.origin, self.columns, (begin, until), bad.reason, bad.raw)
+            yield self._bad_row((begin, until), bad.reason, bad.raw)
         self.next_offset = max(self.next_offset, until)
 
     def _chunk(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
@@ -188,9 +188,16 @@ class Decoder:
             until = min(header.next_offset, self.end)
             made = None
             if begin < until:
-                made = bad_batch(self.origin, self.columns, (begin, until), str(error), raw)
+                made = self._bad_row((begin, until), str(error), raw)
         if made is not None:
             yield made
+
+    def _bad_row(
+        self, span: tuple[int, int], reason: str, raw: bytes | memoryview
+    ) -> pa.RecordBatch:
+        epoch = int(self.origin.resize_epochs(np.array(span[:1]))[0])
+        place = (self.origin.topic, self.origin.partition, epoch)
+        return bad_batch(place, self.columns, span, reason, raw)
 
     def _rows(self, chunk: Chunk) -> pa.RecordBatch | None:
         if not chunk:
