@@ -161,6 +161,31 @@ def test_a_lake_of_two_topics_is_read_by_topic(
         assert offsets(lakes.read(spark, str(lake), each.name)) == {0: [*range(count)]}
         (folder,) = (lake / each.name).iterdir()
         assert spark.read.parquet(str(folder)).count() == count
+    a_topic_is_dropped_and_comes_back(spark, topic, other, lake)
+
+
+def a_topic_is_dropped_and_comes_back(
+    spark: SparkSession, topic: Topic, other: Topic, lake: Path
+) -> None:
+    """It is no loss, and is read on; a topic that a pattern finds joins at its start."""
+    topic.write(numbered(2, 5))
+    other.write(numbered(2, 7))
+    third = Topic(topic.bootstrap, f"{topic.name}-third").create(retention_ms=-1)
+    third.write(numbered(3))
+    given = {"lake": str(lake), "once": True}
+
+    def run(*topics: str, **more: object) -> object:
+        settings = archive.ArchiveSettings(topic.bootstrap, topics, **given, **more)  # type: ignore[arg-type]
+        return archive.run(spark, settings, Bar("archived"))["new_rows"]
+
+    with pytest.raises(LakeRefused, match=f"--drop {other.name} archives no more of it"):
+        run(topic.name)
+    assert run(topic.name, drop=(other.name,)) == 2
+    assert run(topic.name) == 0, "it stays dropped"
+    assert run(pattern=f"{topic.name}.*") == 2 + 3
+    for each, count in ((topic, 7), (other, 9), (third, 3)):
+        assert offsets(lakes.read(spark, str(lake), each.name)) == {0: [*range(count)]}
+    assert not [loss for manifest in manifests(lake) for loss in manifest.losses]
 
 
 def test_bad_records_stop_an_archive_or_have_a_table_of_their_own(

@@ -36,6 +36,7 @@ from tidelog.pipeline.planning.snapshot import (
     Snapshot,
 )
 from tidelog.pipeline.resized_topics import FormerCache, FoundResizes, look_up_resizes
+from tidelog.pipeline.topic_ids import text_of
 
 # Resizes that one lookup may meet: the next trigger checks again.
 _MOST_RESIZES = 3
@@ -118,7 +119,7 @@ class _Lookup:
         view = await self.cluster.describe(names, node_id=node_id, timeout_ms=timeout_ms)
         chosen, unread, missing = _chosen(view, subscription)
         ids = {
-            name: _id_text(topic) or self.known.topic_ids.get(name, "")
+            name: text_of(topic.topic_id) or self.known.topic_ids.get(name, "")
             for name, topic in chosen.items()
         }
         pids = {
@@ -170,7 +171,7 @@ class _Lookup:
             for name, epoch in lookup.snapshot.resize_epochs.items()
             if name in topics
             and topics[name].resize_epoch > epoch
-            and _id_text(topics[name]) == lookup.snapshot.topic_ids[name]
+            and text_of(topics[name].topic_id) == lookup.snapshot.topic_ids[name]
         ]
 
     async def _states(
@@ -313,12 +314,7 @@ async def topic_id(cluster: Cluster, topic: str, node_id: int | None = None) -> 
         return None
     if code:
         raise Refused(code, f"topic {topic}")
-    return _id_text(described)
-
-
-def _id_text(topic: Topic) -> str:
-    """A topic id as text; empty for a cluster that has none."""
-    return str(topic.topic_id) if topic.topic_id.int else ""
+    return text_of(described.topic_id)
 
 
 def _counts_of(topic: Topic, by_epoch: Mapping[int, int]) -> TopicCounts:

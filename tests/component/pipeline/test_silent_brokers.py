@@ -17,6 +17,7 @@ from tidelog.pipeline.brokers import Brokers
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.options import Mode, SourceOptions, parse
 from tidelog.pipeline.planning.positions import Pid, Positions
+from tidelog.pipeline.topic_ids import text_of
 
 SILENT_S = 0.02
 REQUEST_TIMEOUT_S = 20
@@ -29,13 +30,13 @@ Ask = Callable[[Brokers, SourceOptions], None]
 
 
 def was_replaced(access: Brokers, options: SourceOptions) -> None:
-    assert access.was_replaced("t", str(FORMER), options) == str(NOW)
-    assert access.was_replaced("t", str(NOW), options) is None
+    assert access.was_replaced("t", text_of(FORMER), options) == text_of(NOW)
+    assert access.was_replaced("t", text_of(NOW), options) is None
 
 
 def who_leads(access: Brokers, options: SourceOptions) -> None:
-    access.was_replaced("t", str(NOW), options)
-    assert not access.ask_who_leads(Pid("t", 0, str(NOW)), options)
+    access.was_replaced("t", text_of(NOW), options)
+    assert not access.ask_who_leads(Pid("t", 0, text_of(NOW)), options)
 
 
 def missing_topic(access: Brokers, options: SourceOptions) -> None:
@@ -91,12 +92,12 @@ def test_all_of_a_cluster_that_are_silent_are_waited_for(monkeypatch: pytest.Mon
             access = await asyncio.to_thread(Brokers, brokers.bootstrap, ClusterSettings())
             brokers.freeze(1, 2)
             asked = asyncio.ensure_future(
-                asyncio.to_thread(access.was_replaced, "t", str(FORMER), options)
+                asyncio.to_thread(access.was_replaced, "t", text_of(FORMER), options)
             )
             done, _ = await asyncio.wait([asked], timeout=10 * SILENT_S)
             assert not done
             brokers.freeze()
-            assert await asked == str(NOW)
+            assert await asked == text_of(NOW)
             await asyncio.to_thread(access._client.close)
 
     story(of)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tidelog.pipeline.errors import LakeRefused
 from tidelog.pipeline.lake.offsets import LakePartition
+from tidelog.pipeline.topic_ids import normal
 
 MANIFESTS = "_manifest"
 INFLIGHT = "_inflight"
@@ -159,7 +160,7 @@ def parse_file_name(name: str) -> NamedFile | None:
     match = _FILE.fullmatch(name)
     if match is None:
         return None
-    topic_id = "" if match[2] == _NO_ID else match[2]
+    topic_id = match[2] and ("" if match[2] == _NO_ID else normal(match[2]))
     return NamedFile(match[1], topic_id, int(match[3]), int(match[4]), int(match[5]))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from tidelog.pipeline.errors import LakeRefused
 from tidelog.pipeline.lake.layout import file_name
 from tidelog.pipeline.lake.offsets import LakePartition, Offset, SkippedRange, begins, ends
+from tidelog.pipeline.topic_ids import normal
 
 VERSION = 2
 
@@ -190,15 +191,14 @@ def _place(home: LakePartition) -> dict[str, Any]:
 
 
 def _home(made: Mapping[str, Any]) -> LakePartition:
-    return LakePartition(made["topic"], made["topicId"], made["partition"])
+    return LakePartition(made["topic"], normal(made["topicId"]), made["partition"])
 
 
 def _first_version_files(made: Mapping[str, Any]) -> Iterable[LakeFile]:
     """Files of version 1 named their topic only: its id is that of the batch."""
     for file in made["files"]:
-        home = LakePartition(
-            file["topic"], str(made["end"]["topics"][file["topic"]]["id"]), file["partition"]
-        )
+        topic_id = normal(str(made["end"]["topics"][file["topic"]]["id"]))
+        home = LakePartition(file["topic"], topic_id, file["partition"])
         span = (file["first"], file["last"], file["rows"], file["size_bytes"])
         yield LakeFile(file["path"], home, *span)
 

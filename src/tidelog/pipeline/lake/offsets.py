@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tidelog.pipeline.errors import LakeRefused
+from tidelog.pipeline.topic_ids import normal
 
 Offset = Mapping[str, Any]
 """An offset of the source as Spark keeps it: JSON."""
@@ -41,7 +42,7 @@ def ends(offset: Offset) -> dict[LakePartition, int]:
         )
     try:
         return {
-            LakePartition(topic, str(entry["id"]), int(number)): int(
+            LakePartition(topic, normal(str(entry["id"])), int(number)): int(
                 position if version == 1 else position[0]
             )
             for topic, entry in offset["topics"].items()
@@ -56,7 +57,7 @@ def leader_epochs(offset: Offset) -> dict[LakePartition, int]:
     if offset.get("version") == 1:
         return dict.fromkeys(ends(offset), -1)
     return {
-        LakePartition(topic, str(entry["id"]), int(number)): int(position[1])
+        LakePartition(topic, normal(str(entry["id"])), int(number)): int(position[1])
         for topic, entry in offset["topics"].items()
         for number, position in entry["positions"].items()
     }
@@ -65,7 +66,7 @@ def leader_epochs(offset: Offset) -> dict[LakePartition, int]:
 def dropped(offset: Offset) -> set[LakePartition]:
     """The partitions that the query no longer reads (docs/decisions/0150)."""
     return {
-        LakePartition(topic, str(entry["id"]), int(number))
+        LakePartition(topic, normal(str(entry["id"])), int(number))
         for topic, entry in offset["topics"].items()
         for number in entry.get("dropped", ())
     }
@@ -75,7 +76,7 @@ def _first_offsets(offset: Offset) -> Iterator[tuple[LakePartition, int]]:
     """The partitions that are new in the batch of this end, and where each begins (version 2)."""
     for topic, entry in offset["topics"].items():
         for number, first in entry.get("new", {}).items():
-            yield LakePartition(topic, str(entry["id"]), int(number)), int(first)
+            yield LakePartition(topic, normal(str(entry["id"])), int(number)), int(first)
 
 
 def begins(start: Offset | None, end: Offset) -> dict[LakePartition, int]:

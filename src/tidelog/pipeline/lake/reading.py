@@ -13,6 +13,7 @@ from tidelog.pipeline.lake.chain import read_manifests
 from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.manifest import BadFile, LakeFile, Manifest
 from tidelog.pipeline.lake.offsets import ends
+from tidelog.pipeline.topic_ids import normal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +47,8 @@ def _files(
     topic_id: str | None,
     of: Callable[[Manifest], Sequence[LakeFile | BadFile]],
 ) -> list[str]:
+    # As a person copies it, perhaps from a lake of before.
+    topic_id = None if topic_id is None else normal(topic_id)
     names: dict[str, list[str]] = {}
     for manifest in read_manifests(layout):
         for home in ends(manifest.end):

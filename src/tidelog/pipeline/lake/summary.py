@@ -12,6 +12,7 @@ from typing import Any
 
 from tidelog.pipeline.lake.manifest import Manifest
 from tidelog.pipeline.lake.offsets import LakePartition, begins, ends
+from tidelog.pipeline.topic_ids import normal
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class Summary:
     def from_json(cls, made: Mapping[str, Any]) -> Summary:
         """Raises KeyError, TypeError or ValueError for what is no summary."""
         parts = {
-            LakePartition(topic, topic_id, partition): SummaryPart(*numbers)
+            LakePartition(topic, normal(topic_id), partition): SummaryPart(*numbers)
             for topic, topic_id, partition, *numbers in made["partitions"]
         }
         return cls(made["batch"], made["rows"], made["files"], parts, made.get("bad", 0))

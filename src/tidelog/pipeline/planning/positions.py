@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.topic_ids import normal
 
 _VERSION = 2
 _WITHOUT_EPOCHS = 1
@@ -174,7 +175,7 @@ def _read(topics: Mapping[str, Any]) -> Positions:
     new: dict[Pid, int] = {}
     dropped: set[Pid] = set()
     for topic, entry in topics.items():
-        topic_id = str(entry["id"])
+        topic_id = normal(str(entry["id"]))
         for number, (position, epoch) in entry["positions"].items():
             pid = Pid(topic, int(number), topic_id)
             offsets[pid] = int(position)
@@ -184,18 +185,19 @@ def _read(topics: Mapping[str, Any]) -> Positions:
             new[Pid(topic, int(number), topic_id)] = int(first)
         # Without the field nothing of the topic was dropped.
         dropped |= {Pid(topic, int(number), topic_id) for number in entry.get("dropped", ())}
-    ids = {topic: str(entry["id"]) for topic, entry in topics.items()}
+    ids = {topic: normal(str(entry["id"])) for topic, entry in topics.items()}
     resized = {topic: int(entry["resizeEpoch"]) for topic, entry in topics.items()}
     return Positions(offsets, ids, epochs, resized, new, frozenset(dropped))
 
 
 def _read_without_epochs(topics: Mapping[str, Any]) -> Positions:
     places = {
-        Pid(topic, int(number), str(entry["id"])): int(position)
+        Pid(topic, int(number), normal(str(entry["id"]))): int(position)
         for topic, entry in topics.items()
         for number, position in entry["positions"].items()
     }
-    return Positions(places, {topic: str(entry["id"]) for topic, entry in topics.items()}, new=None)
+    ids = {topic: normal(str(entry["id"])) for topic, entry in topics.items()}
+    return Positions(places, ids, new=None)
 
 
 def is_sentinel(offset: Mapping[str, Any]) -> bool:
