@@ -178,7 +178,7 @@ def a_topic_is_dropped_and_comes_back(
         settings = archive.ArchiveSettings(topic.bootstrap, topics, **given, **more)  # type: ignore[arg-type]
         return archive.run(spark, settings, Bar("archived"))["new_rows"]
 
-    with pytest.raises(LakeRefused, match=f"--drop {other.name} archives no more of it"):
+    with pytest.raises(LakeRefused, match=f"--drop {other.name} ends the archiving of it"):
         run(topic.name)
     assert run(topic.name, drop=(other.name,)) == 2
     assert run(topic.name) == 0, "it stays dropped"

@@ -145,7 +145,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         positions = Positions.from_json(end)
         try:
             # Another query of the group may read on what this one has dropped.
-            read = {pid: at for pid, at in positions.at.items() if pid not in positions.dropped}
+            gone = positions.dropped
+            read = {pid: offset for pid, offset in positions.at.items() if pid not in gone}
             wanted = replace(positions, at=read)
             brokers.connect(options).commit(options.group_id, wanted, _COMMIT_TIMEOUT_S)
             self._committed = positions

@@ -247,7 +247,7 @@ def test_a_lake_whose_topics_are_not_all_named_is_refused_in_one_line(layout: La
     for topics in (("flow,t",), ("flow", " t "), ("t",)):
         assert named(*topics).batch == 2
     assert named("flow", failOnDataLoss="false").batch == 2, "asked for by name"
-    assert "--drop t archives no more of it" in said
+    assert "--drop t ends the archiving of it" in said
     dropping = ArchiveSettings("h:1", ("flow",), str(layout.root), drop=("t",))
     assert Archive(dropping, layout).batch == 2
     for pattern, is_left_out in (("[tu]", False), ("t", False), ("flow.*", True)):

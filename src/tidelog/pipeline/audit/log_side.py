@@ -195,11 +195,11 @@ class HeaderCount:
     def _at(self, offset: int) -> int:
         return bisect_right(self._bounds, offset) - 1
 
-    def _spread(self, low: int, high: int, each: int = 1) -> None:
+    def _spread(self, low: int, high: int, sign: int = 1) -> None:
         while low < high:
             index = self._at(low)
             end = min(high, self._bounds[index + 1])
-            self.rows[index] += each * (end - low)
+            self.rows[index] += sign * (end - low)
             low = end
 
 

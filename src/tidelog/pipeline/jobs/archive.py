@@ -154,8 +154,8 @@ class Archive:
             whole = ",".join([*left_out, *self._subscription.topics])
             raise LakeRefused(
                 f"the lake and its checkpoint have {', '.join(left_out)}, too: name all of its "
-                f"topics (-t {whole}), or another lake; --drop {','.join(left_out)} archives no"
-                " more of it, and keeps what the lake has"
+                f"topics (-t {whole}), or another lake; --drop {','.join(left_out)} ends the"
+                " archiving of it, and keeps what the lake has"
             )
 
     @property

@@ -95,10 +95,14 @@ class Positions:
         gone = {pid.topic for pid in left} - read
         return (
             Positions(
-                {pid: at for pid, at in self.at.items() if pid not in left},
-                {topic: each for topic, each in self.topic_ids.items() if topic not in gone},
+                {pid: offset for pid, offset in self.at.items() if pid not in left},
+                {
+                    topic: topic_id
+                    for topic, topic_id in self.topic_ids.items()
+                    if topic not in gone
+                },
                 {pid: epoch for pid, epoch in self.epochs.items() if pid not in left},
-                {topic: each for topic, each in self.resize_epochs.items() if topic not in gone},
+                {topic: epoch for topic, epoch in self.resize_epochs.items() if topic not in gone},
                 self.new,
             ),
             Positions(
