@@ -13,10 +13,12 @@ import kafka
 import pytest
 from aiokafka.helpers import create_ssl_context
 
+import tidelog
 from tests.support.certificates import Authority
 from tests.support.cluster import TidelogCluster
 from tests.support.java import ToolRunner
 from tests.support.processes import DEADLINE_S, free_ports, wait_until
+from tests.support.server import run_tidelog
 from tests.support.target import TARGET
 
 pytestmark = pytest.mark.skipif(TARGET != "tidelog", reason="a cluster of tidelog's")
@@ -159,6 +161,30 @@ def test_javas_tools_are_served(tls: TlsCluster, tools: ToolRunner, tmp_path: Pa
     made = tools.run("kafka-topics", *with_tls, "--create", "--topic", "of-java")
     assert "Created topic of-java." in made.check().out
     assert "of-java" in tools.run("kafka-topics", *with_tls, "--list").check().out.split()
+
+
+def test_our_own_clients_and_commands(tls: TlsCluster, tmp_path: Path) -> None:
+    texts = {"security.protocol": "SSL", **tls.authority.texts(tls.client)}
+    settings: Any = {name.replace(".", "_"): text for name, text in texts.items()}
+    with tidelog.Producer(bootstrap_servers=tls.bootstrap, **settings) as producer:
+        for _ in range(RECORDS):
+            producer.send("t", VALUE)
+        producer.flush()
+    reset = {"auto_offset_reset": "earliest", "group_id": "ours"}
+    with tidelog.Consumer("t", bootstrap_servers=tls.bootstrap, **settings, **reset) as consumer:
+        read = 0
+        for record in consumer:
+            read += record.value == VALUE
+            if read >= RECORDS:
+                break
+    with tidelog.Admin(bootstrap_servers=tls.bootstrap, **settings) as admin:
+        assert "t" in admin.list_topics()
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{name}={text}\n" for name, text in texts.items()))
+    with_tls = ("--bootstrap-server", tls.bootstrap, "--command-config", str(file))
+    assert "t" in run_tidelog("topics", "--list", *with_tls).stdout.split()
+    plain = run_tidelog("topics", "--list", "--bootstrap-server", tls.bootstrap)
+    assert plain.returncode == 1 and "TLS" in plain.stderr
 
 
 def test_a_client_without_a_certificate_is_refused(tls: TlsCluster) -> None:

@@ -1290,8 +1290,8 @@ MUTANTS = (
     Mutant(
         "a listener that its file protects serves without protection",
         "src/tidelog/model/configs/server.py::_Special._refuse_unspoken",
-        "            elif protocol != PROTOCOLS[0]:\n",
-        "            elif protocol != PROTOCOLS[0] and protocol not in PROTOCOLS:\n",
+        "            elif protocol not in SPOKEN:\n",
+        "            elif protocol not in SPOKEN and protocol not in PROTOCOLS:\n",
         "tests/unit/model/configs/test_kafka_names.py",
     ),
     Mutant(

@@ -9,11 +9,14 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ConfigurationRefused
 from tidelog.runtime.backoff import Backoff
+
+if TYPE_CHECKING:
+    from tidelog.runtime.tls_files import TlsFiles
 
 _numbers = itertools.count(1)
 
@@ -23,8 +26,10 @@ MOST = 2**63 - 1
 
 NOT_SUPPORTED = {
     "sasl_mechanism": "clients are not authenticated yet",
-    "ssl_context": "listeners do not speak TLS yet",
-    "ssl_cafile": "listeners do not speak TLS yet",
+    "ssl_context": "say ssl_truststore_location and ssl_keystore_location",
+    "ssl_cafile": "say ssl_truststore_location, with ssl_truststore_type='PEM'",
+    "ssl_certfile": "say ssl_keystore_location, with ssl_keystore_type='PEM'",
+    "ssl_keyfile": "say ssl_keystore_location: one PEM file has the key and its certificates",
 }
 """Kafka's settings that must not be ignored silently."""
 
@@ -41,6 +46,25 @@ class ClusterConfigs(TypedDict, total=False):
     retry_backoff_max_ms: int
     socket_connection_setup_timeout_ms: int
     security_protocol: str
+    ssl_keystore_type: str
+    ssl_keystore_location: str | None
+    ssl_keystore_password: str | None
+    ssl_key_password: str | None
+    ssl_keystore_key: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_truststore_type: str
+    ssl_truststore_location: str | None
+    ssl_truststore_password: str | None
+    ssl_truststore_certificates: str | None
+    ssl_endpoint_identification_algorithm: str
+    ssl_enabled_protocols: str
+    ssl_cipher_suites: str
+
+
+SECURITY = tuple(
+    name for name in ClusterConfigs.__annotations__ if name.startswith(("security_", "ssl_"))
+)
+"""The settings of TLS."""
 
 
 def check_names(configs: Mapping[str, Any], kind: type[Any], names: Collection[str]) -> None:
@@ -99,11 +123,6 @@ def cluster_settings(configs: ClusterConfigs, role: str) -> ClusterSettings:
 
     ``role`` is in the client id of a client without one: ``tidelog-producer-1``.
     """
-    protocol = configs.get("security_protocol", "PLAINTEXT")
-    if protocol != "PLAINTEXT":
-        raise ConfigurationRefused(
-            f"security_protocol {protocol!r} is not supported: listeners speak PLAINTEXT only"
-        )
     defaults = ClusterSettings()
     first_ms = whole(configs, "retry_backoff_ms", 100)
     most_ms = whole(configs, "retry_backoff_max_ms", 1000)
@@ -118,7 +137,22 @@ def cluster_settings(configs: ClusterConfigs, role: str) -> ClusterSettings:
         ),
         metadata_max_age_ms=whole(configs, "metadata_max_age_ms", defaults.metadata_max_age_ms),
         backoff=Backoff(min(first_ms, most_ms), most_ms),
+        tls=keys(configs),
     )
+
+
+def keys(configs: Mapping[str, Any]) -> TlsFiles | None:
+    """Return the keys of a client's connections, None for PLAINTEXT. Raises ConfigurationRefused.
+
+    ``configs`` may have others beside those of ``SECURITY``."""
+    protocol = text(configs, "security_protocol") or "PLAINTEXT"
+    if protocol == "PLAINTEXT":
+        return None
+    # Here: a client without TLS imports none of it.
+    from tidelog.client.encrypting import NAMES, keys_of
+
+    given = {name: text(configs, name.replace(".", "_")) for name in NAMES}
+    return keys_of(protocol, {name: value for name, value in given.items() if value is not None})
 
 
 def bootstrap_of(configs: ClusterConfigs) -> str | Sequence[str]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelog.aio.arguments import milliseconds
-from tidelog.aio.cluster_configs import check_names, flag, function, text, whole
+from tidelog.aio.cluster_configs import SECURITY, check_names, flag, function, keys, text, whole
 from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ConfigurationRefused
 from tidelog.client.fetching.consumer_record import Deserializer
@@ -23,6 +23,9 @@ from tidelog.client.groups.consumer_protocol import COOPERATIVE_STICKY
 from tidelog.client.metadata import parse_bootstrap
 from tidelog.client.offsets import IsolationLevel
 from tidelog.runtime.backoff import Backoff
+
+if TYPE_CHECKING:
+    from tidelog.runtime.tls_files import TlsFiles
 
 MIB = 1024 * 1024
 
@@ -85,6 +88,8 @@ class ConsumerSettings:
     exclude_internal_topics: bool = True
     consumer_timeout_ms: float | None = None
     """``for record in consumer`` ends when no record has come for so long; None: never."""
+    tls: TlsFiles | None = None
+    """Made from ``security_protocol`` and the settings of TLS."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -158,6 +163,7 @@ class ConsumerSettings:
             default_api_timeout_ms=self.default_api_timeout_ms,
             metadata_max_age_ms=self.metadata_max_age_ms,
             backoff=Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms),
+            tls=self.tls,
         )
 
     def of_fetches(self) -> FetchOptions:
@@ -185,6 +191,7 @@ class ConsumerSettings:
 
 def settings_of(kind: type[Any], given: Mapping[str, Any]) -> ConsumerSettings:
     """Return the settings of a client of this class. Raises ConfigurationRefused."""
-    fields = ConsumerSettings.__dataclass_fields__
-    check_names(given, kind, fields)
-    return ConsumerSettings(**{name: value for name, value in given.items() if name in fields})
+    fields = ConsumerSettings.__dataclass_fields__.keys() - {"tls"}
+    check_names(given, kind, (*fields, *SECURITY))
+    own = {name: value for name, value in given.items() if name in fields}
+    return ConsumerSettings(**own, tls=keys(given))

@@ -13,7 +13,8 @@ from difflib import get_close_matches
 from tidelog.cli.refusal import WrongUsage
 
 _PREFIXES = ("sasl.", "ssl.")
-"""Without effect while security.protocol is PLAINTEXT, as in Kafka's clients."""
+"""Without effect while security.protocol is PLAINTEXT, as in Kafka's clients; with SSL the others
+are judged by `client.encrypting`."""
 
 _OF_CLIENTS = """
     auto.include.jmx.reporter client.dns.lookup client.rack config.providers

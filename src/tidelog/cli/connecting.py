@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,11 +22,14 @@ from tidelog.cli.client_names import check_unused
 from tidelog.cli.refusal import WrongUsage
 from tidelog.cli.suggestions import with_suggestion
 from tidelog.client.cluster import Cluster, ClusterSettings
-from tidelog.client.errors import ClientError, ClusterUnreachable
+from tidelog.client.errors import ClientError, ClusterUnreachable, ConfigurationRefused
 from tidelog.client.metadata import parse_bootstrap
 from tidelog.model.configs.properties import parse_properties
 from tidelog.runtime.cluster_secret import ClusterSecret, SecretRefused
 from tidelog.runtime.seams import Seams
+
+if TYPE_CHECKING:
+    from tidelog.runtime.tls_files import TlsFiles
 
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -62,8 +65,10 @@ DEFAULT_SERVERS = "localhost:9092"
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """The type of an option that names a file to read."""
 
-CLIENT_PROPERTIES = ("client.id", *_TIMES, "security.protocol", SERVERS, SECRET_FILE)
-"""The client configurations that every command takes."""
+PROTOCOL, SSL_PREFIX = "security.protocol", "ssl."
+
+CLIENT_PROPERTIES = ("client.id", *_TIMES, PROTOCOL, SERVERS, SECRET_FILE)
+"""The client configurations that every command takes, beside those of TLS."""
 
 
 def cluster_options(function: Function) -> Callable[..., Any]:
@@ -161,7 +166,8 @@ def client_properties(
     """
     given = parse_properties(text_of(file)) if file else {}
     given.update(key_values(pairs, "--command-property"))
-    common = {name: given.pop(name) for name in CLIENT_PROPERTIES if name in given}
+    names = [x for x in given if x in CLIENT_PROPERTIES or x.startswith(SSL_PREFIX)]
+    common = {name: given.pop(name) for name in names}
     return common, given
 
 
@@ -178,14 +184,25 @@ def settings_from(properties: Mapping[str, str]) -> ClusterSettings:
             if not value.isdecimal():
                 raise WrongUsage(f"{name} must be a number of milliseconds, not {value!r}")
             settings[_TIMES[name]] = int(value)
-        elif name == "security.protocol":
-            if value != "PLAINTEXT":
-                raise WrongUsage(f"security.protocol {value!r} is not supported: use PLAINTEXT")
+        elif name == PROTOCOL:
+            settings["tls"] = _keys(value, properties)
         elif name == SECRET_FILE:
             settings["secret"] = _secret_in(value)
         elif name != SERVERS:
             check_unused(name, value, "client", CLIENT_PROPERTIES)
     return ClusterSettings(**settings)
+
+
+def _keys(protocol: str, properties: Mapping[str, str]) -> TlsFiles | None:
+    """Return the keys of connections with this security protocol. Raises WrongUsage."""
+    # Here: a command without TLS imports none of it.
+    from tidelog.client.encrypting import keys_of
+
+    given = {name: text for name, text in properties.items() if name.startswith(SSL_PREFIX)}
+    try:
+        return keys_of(protocol, given)
+    except ConfigurationRefused as error:
+        raise WrongUsage(str(error)) from None
 
 
 def _secret_in(path: str) -> ClusterSecret:

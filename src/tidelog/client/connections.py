@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.client.connecting.connection import (
     CONNECT_TIMEOUT_MS,
@@ -30,6 +30,9 @@ from tidelog.runtime.backoff import Backoff
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.tasks import retrieve_error
 
+if TYPE_CHECKING:
+    from tidelog.runtime.tls_files import TlsFiles
+
 Result = TypeVar("Result")
 
 
@@ -46,6 +49,8 @@ class ClusterSettings:
     backoff: Backoff = field(default_factory=Backoff)
     secret: ClusterSecret | None = None
     """The cluster secret to prove on each connection; only operators' commands set it."""
+    tls: TlsFiles | None = None
+    """The keys of each connection; None for PLAINTEXT."""
 
 
 class BrokerConnections:
@@ -279,6 +284,7 @@ class BrokerConnections:
                 max_in_flight=self.settings.max_in_flight,
                 connect_timeout_ms=self.settings.connect_timeout_ms,
                 secret=self.settings.secret,
+                tls=self.settings.tls,
             )
         except ConnectionLost:
             # The cluster may have changed: refresh the metadata before the next attempt.

@@ -214,7 +214,7 @@ class TlsSession(asyncio.BufferedProtocol):
             self._loop.call_soon(self.take_turn)
 
     def _decrypt(self) -> None:
-        """Hand plain bytes on until there are none left, the protocol takes no more, or others have
+        """Hand plain bytes on until there are none left, the protocol takes none, or others have
         their turn."""
         plain, transport, turns = self.plain, self._transport, self._turns
         assert plain is not None

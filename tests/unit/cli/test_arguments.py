@@ -135,9 +135,20 @@ def test_pairs_and_choices() -> None:
 
 def test_client_configurations() -> None:
     assert settings_from({"client.id": "me", "request.timeout.ms": "7"}).client_id == "me"
-    for wrong in ({"nope": "1"}, {"request.timeout.ms": "x"}, {"security.protocol": "SSL"}):
+    for wrong in ({"nope": "1"}, {"request.timeout.ms": "x"}, {"security.protocol": "SASL_SSL"}):
         with pytest.raises(WrongUsage):
             settings_from(wrong)
+
+
+def test_the_keys_of_a_command() -> None:
+    """Without TLS they have no effect, as in Kafka; with it each name must be known."""
+    ssl = {"security.protocol": "SSL"}
+    assert settings_from({"ssl.ca.location": "/ca.pem"}).tls is None
+    tls = settings_from({**ssl, "ssl.enabled.protocols": "TLSv1.3", "ssl.protocol": "TLS"}).tls
+    assert tls is not None and tls.configs.versions == ("TLSv1.3",)
+    for wrong in ({"ssl.ca.location": "/ca.pem"}, {"ssl.truststore.location": "/not/there"}):
+        with pytest.raises(WrongUsage):
+            settings_from({**ssl, **wrong})
 
 
 def test_properties_of_the_line_go_before_those_of_the_file(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ WRONG = {
     "topics": [
         ["--create", "--topic", "no such name"],
         ["--describe", "--command-config", "FILE:bogus=1"],
-        ["--list", "--command-config", "FILE:security.protocol=SSL"],
+        ["--list", "--command-config", "FILE:security.protocol=SASL_SSL"],
         ["--list", "--command-config", "FILE:request.timeout.ms=soon"],
         ["--list", "--command-config", "/nowhere/client.properties"],
         ["--list", "--command-config", "FILE:cluster.secret.file=/nowhere/secret"],
