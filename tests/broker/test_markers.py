@@ -25,6 +25,7 @@ from tests.support.marker_broker import (
     markers_of,
     read_committed,
     request,
+    sender_to,
     write,
 )
 from tidelog.broker.handlers import describe_fences, write_txn_markers
@@ -51,7 +52,7 @@ def play(folder: Path, story: Story) -> None:
     async def main() -> None:
         broker = MarkerBroker(folder)
         await broker.start()
-        peer = await Peer.connect(broker.port)
+        peer = await sender_to(broker)
         try:
             await story(broker, peer)
         finally:
@@ -164,7 +165,7 @@ def test_a_marker_without_an_open_transaction_is_a_success_and_fences(tmp_path: 
 async def replicated(broker: MarkerBroker, partitions: int = 1) -> Peer:
     """Lead topic t with broker 2 in the ISR, which has nothing yet; return its connection."""
     broker.lead("t", partitions, epoch=1, isr=(1, 2), replicas=(1, 2))
-    return await Peer.connect(broker.port)
+    return await sender_to(broker)
 
 
 def test_a_retry_waits_for_the_marker_that_is_under_way(tmp_path: Path) -> None:
@@ -273,7 +274,7 @@ def test_a_response_comes_with_the_commit(tmp_path: Path, monkeypatch: pytest.Mo
 
     async def story(broker: MarkerBroker, peer: Peer) -> None:
         follower = await replicated(broker)
-        other = await Peer.connect(broker.port)
+        other = await sender_to(broker)
         hosted = broker.broker.partitions.get("t", 0)
         assert hosted is not None
         begin(hosted)
@@ -481,7 +482,6 @@ def test_a_marker_of_an_operator_leaves_an_audit_line_and_one_of_a_broker_none(
 ) -> None:
     async def story(broker: MarkerBroker, peer: Peer) -> None:
         broker.lead("t")
-        peer.client_id = "broker-2-markers"
         assert await write(peer, marker(T)) == [E.NONE]
         assert not caplog.records
         peer.client_id = "tidelog"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import Peer
-from tests.support.marker_broker import EPOCH, ID, MarkerBroker, marker, write
+from tests.support.marker_broker import EPOCH, ID, MarkerBroker, marker, sender_to, write
 from tests.support.transactional_logs import marker as own_marker
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import OFFSETS_TOPIC
@@ -30,7 +30,7 @@ def play(folder: Path, story: Story, partitions: int = 4) -> None:
         await broker.start()
         broker.lead("t", partitions)
         await broker.coordinator.reloaded(broker.lead_offsets())
-        peer = await Peer.connect(broker.port)
+        peer = await sender_to(broker)
         try:
             await story(broker, peer)
         finally:

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import Peer, until
-from tests.support.marker_broker import COORDINATOR, EPOCH, ID, MarkerBroker, marker, write
+from tests.support.marker_broker import (
+    COORDINATOR,
+    EPOCH,
+    ID,
+    MarkerBroker,
+    marker,
+    sender_to,
+    write,
+)
 from tests.support.played_coordinator import Asked, PlayedCoordinator, know_coordinator
 from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.broker.handlers import txn_offset_commit
@@ -38,7 +46,7 @@ def play(folder: Path, story: Story, partitions: int = 4, enabled: str = "true")
         broker.lead("t", partitions)
         await broker.coordinator.reloaded(broker.lead_offsets())
         know_coordinator(broker, coordinator.port, epoch=COORDINATOR)
-        peer = await Peer.connect(broker.port)
+        peer = await sender_to(broker)
         try:
             await story(broker, coordinator, peer)
         finally:
@@ -138,7 +146,7 @@ def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_the_commit(
     tmp_path: Path, is_late: bool
 ) -> None:
     async def story(broker: MarkerBroker, coordinator: PlayedCoordinator, peer: Peer) -> None:
-        other = await Peer.connect(broker.port)
+        other = await sender_to(broker)
         coordinator.open.add(QUESTION)
         coordinator.may_answer.clear()
         asking = asyncio.create_task(errors(peer, 5))
@@ -161,7 +169,7 @@ def test_each_part_of_a_long_commit_is_judged(
 
     async def story(broker: MarkerBroker, coordinator: PlayedCoordinator, peer: Peer) -> None:
         coordinator.open.add(QUESTION)
-        other = await Peer.connect(broker.port)
+        other = await sender_to(broker)
         (led,) = broker.coordinator.led()
         decided: list[Any] = []
         decide_now = led.decide_now

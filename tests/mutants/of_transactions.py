@@ -17,11 +17,33 @@ LOST = "tests/broker/test_lost_states.py"
 
 HANGING = "tests/unit/transactions/test_hanging.py"
 CHECKS = "tests/broker/test_hanging_checks.py"
+ASKED = "tests/broker/test_asked_markers.py"
 
 MUTANTS = (
     Mutant(
+        "the marker of a client ends a part of a live transaction",
+        "src/tidelog/broker/transactions/asked_markers.py::Verdicts.of",
+        "        return of_client(marker, transaction, place, self._states[producer_id])\n",
+        "        return marker\n",
+        ASKED,
+    ),
+    Mutant(
+        "the marker of a client ends the next transaction of its producer",
+        "src/tidelog/broker/transactions/asked_markers.py::Verdicts.of",
+        "        if before != now:\n",
+        "        if False:\n",
+        ASKED,
+    ),
+    Mutant(
+        "a client may abort what its coordinator has committed",
+        "src/tidelog/transactions/hanging.py::of_client",
+        "    if verdict.marker.committed is not marker.committed:\n",
+        "    if False:\n",
+        f"{HANGING} {ASKED}",
+    ),
+    Mutant(
         "a coordinator that is deposed while it is asked says how a transaction ended",
-        "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks._states",
+        "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks.states",
         "        if self._coordinators() != epochs:\n",
         "        if False:\n",
         CHECKS,
@@ -30,7 +52,7 @@ MUTANTS = (
         "the check of a busy partition has no end",
         "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks._end",
         "            return verdict is Remains.OPEN\n",
-        "            return verdict is Remains.OPEN and _transaction_of(entry) == transaction\n",
+        "            return verdict is Remains.OPEN and transaction_of(entry) == transaction\n",
         CHECKS,
     ),
     Mutant(
@@ -42,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "what one coordinator does not know is aborted before all have answered",
-        "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks._states",
+        "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks.states",
         "[0] < epoch for number",
         "[0] < -1 for number",
         CHECKS,
@@ -50,7 +72,7 @@ MUTANTS = (
     Mutant(
         "a batch of the next transaction is ended with the one before",
         "src/tidelog/broker/transactions/hanging_checks.py::HangingChecks._end",
-        "        if _transaction_of(entry) != transaction:\n",
+        "        if transaction_of(entry) != transaction:\n",
         "        if False:\n",
         CHECKS,
     ),

@@ -32,6 +32,9 @@ ID, EPOCH, COORDINATOR = 7, 2, 5
 
 _Request = messages.WriteTxnMarkersRequest
 
+SENDER = "broker-2-markers"
+"""The client id of another broker's sender: its markers are those of a coordinator."""
+
 
 class MarkerBroker(GroupBroker):
     """Serves WriteTxnMarkers and TxnOffsetCommit; transactions are offered, and no coordinator is
@@ -76,6 +79,13 @@ def errors_of(response: messages.WriteTxnMarkersResponse) -> list[ErrorCode]:
         for topic in each.topics
         for part in topic.partitions
     ]
+
+
+async def sender_to(broker: GroupBroker) -> Peer:
+    """Connect to a broker as another broker's sender of markers."""
+    peer = await Peer.connect(broker.port)
+    peer.client_id = SENDER
+    return peer
 
 
 async def write(peer: Peer, *asked: Any) -> list[ErrorCode]:

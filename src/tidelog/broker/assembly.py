@@ -60,6 +60,7 @@ from tidelog.broker.partitions.unaware_notes import UnawareNotes
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.broker.partitions.verifier import QUESTION_MS, Verifier
 from tidelog.broker.role_steps import RoleSteps
+from tidelog.broker.transactions.asked_markers import AskedMarkers
 from tidelog.broker.transactions.hanging_checks import CHECK_MS, HangingChecks
 from tidelog.broker.transactions.marker_sender import Connecting, MarkerSender
 from tidelog.broker.transactions.marker_writer import MarkerWriter
@@ -204,7 +205,7 @@ def _markers(
     limit_ms = partial(dynamic.number, name, configs.transaction_max_timeout_ms)
     own = _asking_of_transactions(given, metadata, CHECK_MS)
     checks = HangingChecks(partitions, metadata, own, writer, limit_ms, seams.clock)
-    return Markers(writer, sender, checks)
+    return Markers(writer, sender, checks, AskedMarkers(partitions, checks))
 
 
 def _coordinators(

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.transactions.markers import NONE, Marker
 from tidelog.transactions.state import COMPLETE, PREPARED, IdAndEpoch, TransactionState
@@ -96,6 +97,30 @@ def judge(
         committed = now.state is TransactionState.COMPLETE_COMMIT
         return Ends(Marker(now.owner, committed, now.coordinator_epoch), is_lost=False)
     return _lost(transaction, now.coordinator_epoch)
+
+
+def of_client(
+    marker: Marker,
+    transaction: OpenInLog,
+    where: TopicPartition,
+    states: Iterable[StateOfId] | None,
+) -> Marker | ErrorCode:
+    """Return what a leader writes for a marker that a client sends for a transaction, if it would
+    end it so by itself, otherwise the error. ``states`` None: they are not certain.
+
+    A client may name any coordinator epoch. A higher one than the coordinator has would refuse its
+    later markers.
+    """
+    verdict = Remains.UNKNOWN if states is None else judge(transaction, where, states)
+    if verdict is Remains.UNKNOWN:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if verdict is Remains.OPEN:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    assert isinstance(verdict, Ends), verdict
+    if verdict.marker.committed is not marker.committed:
+        return ErrorCode.INVALID_TXN_STATE
+    epoch = min(marker.coordinator_epoch, verdict.marker.coordinator_epoch)
+    return marker._replace(coordinator_epoch=epoch)
 
 
 def _lost(transaction: OpenInLog, coordinator_epoch: int) -> Ends:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
-from tidelog.transactions.hanging import Ends, OpenInLog, Remains, StateOfId, judge
+from tidelog.transactions.hanging import Ends, OpenInLog, Remains, StateOfId, judge, of_client
 from tidelog.transactions.markers import Marker
 from tidelog.transactions.state import IdAndEpoch, TransactionState
 
@@ -70,3 +71,32 @@ def test_each_state(states: list[StateOfId], verdict: Ends | Remains) -> None:
 def test_a_log_without_a_marker_of_the_producer_takes_one_of_any_coordinator() -> None:
     verdict = judge(OPEN._replace(coordinator_epoch=-1), P, [])
     assert isinstance(verdict, Ends) and verdict.marker.coordinator_epoch == 0
+
+
+@pytest.mark.parametrize(
+    ("states", "abort", "commit"),
+    [
+        (None, E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_NOT_AVAILABLE),
+        ([said(EMPTY, coordinator=7)], E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_NOT_AVAILABLE),
+        ([said(ONGOING, EPOCH, P, Q)], E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS),
+        ([said(PREPARE_COMMIT, EPOCH, P)], E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS),
+        ([said(COMPLETE_COMMIT)], E.INVALID_TXN_STATE, E.NONE),
+        ([said(COMPLETE_ABORT)], E.NONE, E.INVALID_TXN_STATE),
+        ([said(ONGOING, EPOCH, Q)], E.NONE, E.INVALID_TXN_STATE),
+        ([], E.NONE, E.INVALID_TXN_STATE),
+    ],
+)
+def test_a_marker_of_a_client_in_each_state(
+    states: list[StateOfId] | None, abort: E, commit: E
+) -> None:
+    for committed, expected in ((False, abort), (True, commit)):
+        marker = Marker(IdAndEpoch(7, EPOCH), committed, 8)
+        wanted = marker if expected is E.NONE else expected
+        assert of_client(marker, OPEN, P, states) == wanted
+
+
+def test_a_client_names_no_higher_coordinator_epoch_than_the_coordinators_own() -> None:
+    asked = Marker(IdAndEpoch(7, EPOCH), False, 1_000)
+    for states, epoch in (([], 8), ([said(COMPLETE_ABORT)], COORDINATOR)):
+        written = of_client(asked, OPEN, P, states)
+        assert isinstance(written, Marker) and written.coordinator_epoch == epoch

@@ -7,7 +7,9 @@
 - A partition is a success once its marker is committed. The response waits ``LATE_MS`` for that,
   and not at all for a partition that is late already. REQUEST_TIMED_OUT: the marker may be in the
   log; sent again it waits for that one.
-- One of another client than a broker's sender of markers, an operator's, leaves an audit line.
+- One of another client than a broker's sender of markers, an operator's, leaves an audit line. All
+  coordinators are asked first: one that has the transaction ends it, in all of its partitions. The
+  errors are those of ``transactions.asked_markers`` (docs/decisions/0147).
 - Several requests of one connection may wait at once (``pipelined``).
 - Served only while transactions are offered.
 """
@@ -27,11 +29,13 @@ from tidelog.model.work import Work
 from tidelog.network.router import WITHOUT_PROOF, Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.protocol.refusals import refused_in_steps
+from tidelog.runtime import pace
 from tidelog.transactions.markers import Marker
 from tidelog.transactions.state import IdAndEpoch
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.transactions.asked_markers import Verdicts
     from tidelog.broker.transactions.marker_writer import MarkerWriter
 
 _Response = messages.WriteTxnMarkersResponse
@@ -62,7 +66,30 @@ def handle(
         return (yield from refused_in_steps(key, context.version, request, error))
     if request.markers and not is_of_broker(context.client_id):
         _say(request, context)
+        return asyncio.ensure_future(_of_client(broker, request))
     written = _Written(broker.markers.writer)
+    yield from _write(request, written, None)
+    return written.answer()
+
+
+async def _of_client(broker: Broker, request: messages.WriteTxnMarkersRequest) -> Any:
+    """Write the markers that all coordinators agree to."""
+    wanted = (
+        (TopicPartition(topic.name, index), asked.producer_id)
+        for asked in request.markers
+        for topic in asked.topics
+        for index in topic.partition_indexes
+    )
+    verdicts = await broker.markers.asked.judged(wanted)
+    written = _Written(broker.markers.writer)
+    await pace.run(_write(request, written, verdicts), broker.clock)
+    answer = written.answer()
+    return await answer if isinstance(answer, asyncio.Future) else answer
+
+
+def _write(
+    request: messages.WriteTxnMarkersRequest, written: _Written, verdicts: Verdicts | None
+) -> Work[None]:
     for asked in request.markers:
         producer = IdAndEpoch(asked.producer_id, asked.producer_epoch)
         marker = Marker(producer, asked.transaction_result, asked.coordinator_epoch)
@@ -75,8 +102,12 @@ def handle(
             for index in topic.partition_indexes:
                 if answers:
                     yield ANSWER_BYTES
-                answers.append(written.add(TopicPartition(topic.name, index), marker))
-    return written.answer()
+                place = TopicPartition(topic.name, index)
+                judged = marker if verdicts is None else verdicts.of(place, marker)
+                if isinstance(judged, ErrorCode):
+                    answers.append(_Partition(index, int(judged)))
+                else:
+                    answers.append(written.add(place, judged))
 
 
 def _say(request: messages.WriteTxnMarkersRequest, context: RequestContext) -> None:

@@ -72,7 +72,7 @@ PURPOSE = "the check of open transactions"
 
 _STATES = {state.spoken: state for state in TransactionState}
 _NOBODY = (-1, -1)
-_States = dict[int, list[StateOfId] | None]
+States = dict[int, list[StateOfId] | None]
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ class HangingChecks:
             noted += more[:room]
         if not noted:
             return
-        states = await self._states({each.transaction.producer.producer_id for each in noted})
+        states = await self.states({each.transaction.producer.producer_id for each in noted})
         ends = [self._end(each, states) for each in noted]
         writing = [each for each in ends if not isinstance(each, bool)]
         if writing:
@@ -228,7 +228,7 @@ class HangingChecks:
         noted: list[_Noted] = []
         for entries in pace.parts(list(hosted.log.producers.entries.values())):
             for entry in entries:
-                transaction = _transaction_of(entry)
+                transaction = transaction_of(entry)
                 if transaction is not None and transaction.first_offset > watched.passed:
                     noted.append(_Noted(hosted, watched.since, transaction))
             await turn.pause()
@@ -238,10 +238,10 @@ class HangingChecks:
 
     # What the coordinators say ---------------------------------------------------------------
 
-    async def _states(self, producer_ids: set[int]) -> _States:
+    async def states(self, producer_ids: set[int]) -> States:
         """Return what all coordinators say of producer ids; None where it is not certain, as of all
         unless each partition has answered."""
-        uncertain: _States = dict.fromkeys(producer_ids)
+        uncertain: States = dict.fromkeys(producer_ids)
         epochs = self._coordinators()
         if epochs is None:
             return uncertain
@@ -256,7 +256,7 @@ class HangingChecks:
                 newest[number] = max(newest.get(number, _NOBODY), (epoch, broker))
         if any(newest.get(number, _NOBODY)[0] < epoch for number, (_, epoch) in epochs.items()):
             return uncertain
-        states: _States = {each: [] for each in producer_ids}
+        states: States = {each: [] for each in producer_ids}
         for broker, (covered, described) in zip(brokers, answers, strict=True):
             for name, (producer_id, answer) in described.items():
                 number = partition_for(name, len(epochs))
@@ -315,7 +315,7 @@ class HangingChecks:
 
     # The end ---------------------------------------------------------------------------------
 
-    def _end(self, noted: _Noted, states: _States) -> bool | asyncio.Future[bool]:
+    def _end(self, noted: _Noted, states: States) -> bool | asyncio.Future[bool]:
         """End a transaction if it is over; return whether it is decided, or will be."""
         hosted, transaction = noted.hosted, noted.transaction
         producer_id = transaction.producer.producer_id
@@ -331,7 +331,7 @@ class HangingChecks:
         if not isinstance(verdict, Ends):
             # What its coordinator ends is checked, though its producer goes on.
             return verdict is Remains.OPEN
-        if _transaction_of(entry) != transaction:
+        if transaction_of(entry) != transaction:
             # A batch that came meanwhile may be of the next transaction.
             return False
         return self._write(noted, verdict)
@@ -367,7 +367,8 @@ class HangingChecks:
             audit.info(f"a transaction of {named} was {word}: its marker was lost", fields)
 
 
-def _transaction_of(entry: Any) -> OpenInLog | None:
+def transaction_of(entry: Any) -> OpenInLog | None:
+    """Return what a producer has open by its entry in a log."""
     if entry.open_since == NONE:
         return None
     owner = IdAndEpoch(entry.producer_id, entry.epoch)

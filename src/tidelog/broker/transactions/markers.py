@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.broker.transactions.asked_markers import AskedMarkers
 from tidelog.broker.transactions.hanging_checks import HangingChecks
 from tidelog.broker.transactions.marker_sender import MarkerSender
 from tidelog.broker.transactions.marker_writer import MarkerWriter
@@ -20,3 +21,5 @@ class Markers:
     sender: MarkerSender
     checks: HangingChecks
     """What ends transactions whose marker, or whose coordinator's states, were lost."""
+    asked: AskedMarkers
+    """Markers that clients ask for."""
