@@ -44,6 +44,13 @@ OTHERS_S = 1.0
 STRUCK_S = 7.0
 """A standby controller has taken over by then, and a frozen broker is dead."""
 
+EXPIRED_S = 6.5
+"""ZooKeeper ends the session of a frozen controller, here as late as a real one was seen to: after
+a clean stop has first given up."""
+
+RESTART_STRUCK_S = 13.0
+"""Longer than a clean stop that waits for a frozen controller."""
+
 PACE_S = 0.05
 MOVED = TopicPartition("m", 0)
 COMMITTED = TopicPartition("s", 2)
@@ -223,10 +230,12 @@ async def played(run: ScriptedRun, operation: str, victim: str, how: str) -> dic
             assert node.process is not None
             if how == "frozen":
                 node.process.pause()
+                for session in list(getattr(node, "sessions", ())):
+                    run.world.loop.call_later(EXPIRED_S, session.expire)
             else:
                 node.kill()
         task = asyncio.create_task(ended(OPERATIONS[operation](operator, stage)))
-        await asyncio.sleep(STRUCK_S)
+        await asyncio.sleep(RESTART_STRUCK_S if operation == "restart" else STRUCK_S)
         longest = stage.longest_s(since_s, writing)
         for node in nodes:
             if how == "frozen":
@@ -256,11 +265,11 @@ ROWS = [
 ]
 """Every other row of all 88, which take five minutes."""
 
-BOUNDS_S = {("restart", "controller", "frozen"): 2.0, ("restart", "machine", "frozen"): 2.0}
-"""A clean stop waits 5.5 s for a controller, and the standby one takes over later (limits.md)."""
+RESTARTS = [("restart", victim, "frozen") for victim in ("controller", "machine")]
+"""A clean stop waits until the standby controller has taken over."""
 
 
-@pytest.mark.parametrize(("operation", "victim", "how"), [*dict.fromkeys([*ROWS, *BOUNDS_S])])
+@pytest.mark.parametrize(("operation", "victim", "how"), [*dict.fromkeys([*ROWS, *RESTARTS])])
 def test_others_go_on_within_a_second(operation: str, victim: str, how: str) -> None:
     longest: dict[str, float] = {}
 
@@ -273,4 +282,4 @@ def test_others_go_on_within_a_second(operation: str, victim: str, how: str) -> 
     result = run.run()
     assert not result.violations, result.report()
     print(f"{operation}, {victim} {how}: {longest}")
-    assert max(longest.values()) < BOUNDS_S.get((operation, victim, how), OTHERS_S), longest
+    assert max(longest.values()) < OTHERS_S, longest

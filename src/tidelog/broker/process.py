@@ -290,12 +290,16 @@ class BrokerProcess:
         configs = self.configs
         if not configs.controlled_shutdown_enable or session.broker_epoch < 0:
             return
+        had_controller = session.is_open
         session.ask_to_leave()
         # A heartbeat requests it at once; the controller moves leadership and then agrees.
         limit_s = configs.broker_heartbeat_interval_ms / 1000 + STOP_GRACE_S
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await session.should_shut_down.wait()
+        if await _within(limit_s, session.should_shut_down):
+            return
+        if had_controller and not session.is_responding:
+            # It is frozen: a standby controller takes over within a session, and until then no
+            # other broker could lead. This one serves meanwhile.
+            await _within(configs.broker_session_timeout_ms / 1000, session.should_shut_down)
 
     async def _undo(self) -> None:
         """Stop the parts that were started, in the reverse order."""
@@ -332,6 +336,14 @@ class BrokerProcess:
                 )
         if session is not None:
             await session.stop()
+
+
+async def _within(limit_s: float, event: asyncio.Event) -> bool:
+    """Wait for an event, no longer than a limit; return whether it has come."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    return event.is_set()
 
 
 def _router(broker: Broker) -> Router:

@@ -217,6 +217,11 @@ class ControllerSession:
         """Whether this broker is registered with an active controller now."""
         return self._connection is not None and not self._connection.closed
 
+    @property
+    def is_responding(self) -> bool:
+        """Whether the active controller answers this broker's heartbeats."""
+        return self.is_open and self._unanswered < MAX_UNANSWERED
+
     def ask_to_leave(self) -> None:
         """Ask for controlled shutdown in each heartbeat from now on: see ``should_shut_down``."""
         self._want_shut_down = True
