@@ -30,6 +30,9 @@ from tidelog.records.compression import CODEC_NAMES
 MOST_IN_FLIGHT = 5
 """Requests in flight of an idempotent producer: brokers remember so many batches (KIP-98)."""
 
+MAX_ID_BYTES = 32_767
+"""The longest transactional id that brokers take: Kafka's strings have two bytes of length."""
+
 _DEFAULTS = SendSettings()
 
 
@@ -159,6 +162,12 @@ def _transactional_id(configs: ProducerConfigs) -> str | None:
     given = text(configs, "transactional_id")
     if given == "":
         raise ConfigurationRefused("transactional_id must not be empty: None means none")
+    length = len((given or "").encode(errors="surrogatepass"))
+    if length > MAX_ID_BYTES:
+        # Brokers refuse it, and their refusal would repeat all of it.
+        raise ConfigurationRefused(
+            f"transactional_id must have at most {MAX_ID_BYTES} bytes in UTF-8, not {length}"
+        )
     return given
 
 

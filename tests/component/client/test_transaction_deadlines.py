@@ -177,6 +177,58 @@ def test_a_commit_that_is_late_with_its_records_says_what_became_of_the_abort(
     run(ended_with(code), work)
 
 
+def test_a_sentence_of_the_broker_ends_once() -> None:
+    """The line for one broker without transactions had '.:' where two sentences met."""
+
+    def answers(loop: Loop) -> dict[type[Any], Answer]:
+        found = messages.FindCoordinatorResponse
+
+        def refuse(*_: Any) -> Any:
+            loop.skipped_s += BLOCK_MS / 1000
+            code, why = int(ErrorCode.COORDINATOR_NOT_AVAILABLE), "Start more brokers."
+            return found(
+                coordinators=[found.Coordinator(node_id=-1, error_code=code, error_message=why)]
+            )
+
+        return {messages.FindCoordinatorRequest: refuse}
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        async with Producer(cluster=Coordinator(answers(loop)), transactional_id="x") as producer:
+            with pytest.raises(KafkaTimeoutError) as raised:
+                await producer.init_transactions()
+        assert str(raised.value).endswith("Start more brokers: call init_transactions again")
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(main())
+
+
+def test_offsets_that_are_refused_name_their_partition() -> None:
+    def answers(_: Loop) -> dict[type[Any], Answer]:
+        def committed(*_: Any) -> Any:
+            response = messages.TxnOffsetCommitResponse
+            code = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            parts = [
+                response.TxnOffsetCommitResponsePartition(0, 0),
+                response.TxnOffsetCommitResponsePartition(1, code),
+            ]
+            return response(topics=[response.TxnOffsetCommitResponseTopic("in", parts)])
+
+        return {
+            messages.AddOffsetsToTxnRequest: lambda *_: messages.AddOffsetsToTxnResponse(),
+            messages.TxnOffsetCommitRequest: committed,
+        }
+
+    async def work(producer: Producer, _: Coordinator) -> None:
+        await producer.begin_transaction()
+        with pytest.raises(TransactionAbortableError, match="group 'g', offset of in-1: OFFSET_"):
+            await producer.send_offsets_to_transaction(WRITTEN | {TopicPartition("in", 1): 5}, "g")
+        await producer.abort_transaction()
+
+    run(answers, work)
+
+
 def test_a_commit_whose_outcome_is_open_can_be_committed_again() -> None:
     async def work(producer: Producer, cluster: Coordinator) -> None:
         with pytest.raises(KafkaTimeoutError, match="commit_transaction again"):

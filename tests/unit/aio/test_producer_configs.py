@@ -83,6 +83,7 @@ def test_a_producer_is_idempotent_where_its_settings_permit_it(
         ({"transactional_id": "t", "enable_idempotence": False}, "needs enable_idempotence"),
         ({"transactional_id": "t", "acks": 1}, "needs acks='all'"),
         ({"transactional_id": ""}, "transactional_id must not be empty"),
+        ({"transactional_id": "ä" * 16_384}, "at most 32767 bytes in UTF-8, not 32768"),
         ({"transactional_id": b"t"}, "transactional_id must be a str"),
         ({"transaction_timeout_ms": 0}, "transaction_timeout_ms must be an integer of at least 1"),
         ({"sasl_mechanism": "PLAIN"}, "sasl_mechanism is not supported"),

@@ -207,6 +207,7 @@ def test_a_fenced_producer_says_to_close_it(code: ErrorCode) -> None:
     assert isinstance(said, ProducerEnded)
     assert "close this producer" in str(said)
     assert "60000" in str(said)
+    assert "an operator ended it" in str(said)
     for event in (
         TxnEvent.WRITE,
         TxnEvent.BEGIN,
@@ -255,6 +256,13 @@ def test_what_ends_the_producer_keeps_the_servers_sentence(error: ClientError) -
     assert "close this producer" in str(said)
     with pytest.raises(ProducerEnded):
         one.step(TxnEvent.INIT)
+
+
+def test_a_time_out_above_the_limit_of_the_brokers_names_both_settings() -> None:
+    error = Refused(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "transactional id 'id'")
+    said = str(made(TxnEvent.INIT).failed(error))
+    assert "transaction_timeout_ms (60000) is above transaction.max.timeout.ms" in said
+    assert "a shorter time" in said
 
 
 @pytest.mark.parametrize(

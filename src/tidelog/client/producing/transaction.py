@@ -248,10 +248,17 @@ class ProducerTransaction:
         code = error.code if isinstance(error, Refused) else None
         if code in _FENCING:
             why = (
-                "another producer has this id, or a transaction was open for longer than "
-                f"transaction_timeout_ms ({self.timeout_ms}) and is aborted: close this producer"
+                "another producer has this id, an operator ended it, or a transaction was open "
+                f"for longer than transaction_timeout_ms ({self.timeout_ms}) and is aborted: "
+                "close this producer"
             )
             self.problem = Refused(ErrorCode.PRODUCER_FENCED, self._subject, why)
+        elif code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            why = (
+                f"transaction_timeout_ms ({self.timeout_ms}) is above transaction.max.timeout.ms "
+                "of the brokers: close this producer, and give another one a shorter time"
+            )
+            self.problem = ProducerEnded(f"{error}: {why}")
         else:
             self.problem = ProducerEnded(f"{error}; close this producer")
         self.problem.__cause__ = error

@@ -144,14 +144,29 @@ class TransactionRequests:
             ),
         )
 
-        def error_of(answer: messages.TxnOffsetCommitResponse) -> int:
-            codes = [item.error_code for topic in answer.topics for item in topic.partitions]
-            final = [code for code in codes if code and not error_code(code).retriable]
-            return next((int(code) for code in [*final, *codes] if code), 0)
+        subject = f"group {group!r}"
 
-        await ask_coordinator(
-            self._cluster, group, request, error_of, timeout_ms=timeout_ms, purpose=PURPOSE
-        )
+        def error_of(answer: messages.TxnOffsetCommitResponse) -> int:
+            nonlocal subject
+            refused = [
+                (error_code(item.error_code), f"{topic.name}-{item.partition_index}")
+                for topic in answer.topics
+                for item in topic.partitions
+                if item.error_code
+            ]
+            # What no retry mends comes first.
+            code, place = min(
+                refused, key=lambda one: one[0].retriable, default=(ErrorCode.NONE, "")
+            )
+            subject = f"group {group!r}, offset of {place}" if place else f"group {group!r}"
+            return int(code)
+
+        try:
+            await ask_coordinator(
+                self._cluster, group, request, error_of, timeout_ms=timeout_ms, purpose=PURPOSE
+            )
+        except Refused as error:
+            raise Refused(error.code, subject, error.reason) from error.__cause__
 
     async def end(self, producer: Producer, *, commits: bool, timeout_ms: int) -> None:
         """Commit or abort the transaction; the same again is a success."""

@@ -290,7 +290,8 @@ class SenderTransactions:
     def _explained(self, error: ClientError) -> ClientError:
         """Return what a caller is to know of an error of the coordinator."""
         if is_worth_retrying(error) and not is_final(error):
-            return GaveUp(f"{error}: call {self._running} again")
+            # A broker's own sentence may have a full stop at its end.
+            return GaveUp(f"{str(error).rstrip('.')}: call {self._running} again")
         return self.rules.failed(error)
 
     # The end
