@@ -59,13 +59,18 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
         if overwrite:
             raise OptionRefused('mode("overwrite") is not possible: a topic is only appended to')
-        return BatchWriter(parse(self.options), schema)
+        options = parse(self.options)
+        if options.sink is not None:
+            raise OptionRefused("option transactionalId is for streams: a batch has no checkpoint")
+        return BatchWriter(options, schema)
 
     # Rows of the output mode complete are appended, as the stock sink does.
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         from tidelog.pipeline.sink.options import parse
-        from tidelog.pipeline.sink.writers import StreamWriter
+        from tidelog.pipeline.sink.writers import ExactlyOnceWriter, StreamWriter
 
-        return StreamWriter(parse(self.options), schema)
+        options = parse(self.options)
+        kind = StreamWriter if options.sink is None else ExactlyOnceWriter
+        return kind(options, schema)

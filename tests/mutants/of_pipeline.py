@@ -17,7 +17,37 @@ BOUNDS = "tests/unit/pipeline/test_planner_bounds.py"
 SINK = "tests/unit/pipeline/test_sink_rows.py"
 BAD_RECORDS = "tests/unit/pipeline/test_bad_records.py"
 
+PROTOCOL = "tests/unit/pipeline/test_sink_protocol.py"
+
 MUTANTS = (
+    Mutant(
+        "the sink writes a decided batch again",
+        "src/tidelog/pipeline/sink/protocol.py::admit_task",
+        "if ledger is not None and ledger.holds(query, batch):",
+        "if ledger is not None and ledger.holds(query, batch + 1):",
+        PROTOCOL,
+    ),
+    Mutant(
+        "the sink decides a batch although one of its transactions was aborted",
+        "src/tidelog/pipeline/sink/protocol.py::commit_batch",
+        "if not all((yield AreOpen(transactions))):",
+        "if not any((yield AreOpen(transactions))):",
+        f"{PROTOCOL}::test_a_batch_with_a_transaction_that_timed_out_is_not_decided",
+    ),
+    Mutant(
+        "the sink aborts a batch that is decided",
+        "src/tidelog/pipeline/sink/protocol.py::abort_batch",
+        "if ledger is not None and ledger.holds(query, batch):",
+        "if ledger is not None and ledger.holds(query, batch + 1):",
+        f"{PROTOCOL}::test_each_row_is_written_once",
+    ),
+    Mutant(
+        "an attempt of a batch that is decided meanwhile writes, under an id that goes on",
+        "src/tidelog/pipeline/sink/protocol.py::admit_task",
+        "if (yield ReadLedger()) != ledger:",
+        "if (yield ReadLedger()) == ():",
+        f"{PROTOCOL}::test_an_attempt_that_comes_too_late_is_refused",
+    ),
     Mutant(
         "a row of the sink passes one that names the partition of its key",
         "src/tidelog/pipeline/sink/rows.py::_targets",

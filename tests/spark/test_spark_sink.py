@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tests.support.committed_values import committed_values
 from tests.support.handbook import blocks
 from tests.support.spark_topics import DEADLINE_S, Topic, numbered
 from tidelog.partitioning.hashing import hash_of_key
@@ -199,14 +200,18 @@ def test_what_is_wrong_is_said_in_one_line_and_fails_the_job(
     assert f"{topic.name}-9" in one_line(failed.value)
 
 
-def test_the_example_of_the_handbook(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shown_topic", ["arrivals", "turnarounds"])
+def test_the_examples_of_the_handbook(
+    spark: SparkSession, topic: Topic, tmp_path: Path, shown_topic: str
+) -> None:
+    """At least once, and exactly once."""
     source = Topic(topic.bootstrap, f"{topic.name}-source").create(2).write(numbered(30))
     topic.create(3)
-    (example,) = [block.text for block in blocks() if '"arrivals"' in block.text]
+    (example,) = [block.text for block in blocks() if f'"topic", "{shown_topic}"' in block.text]
     for shown, meant in (
         ("localhost:9092", topic.bootstrap),
-        ('"arrivals"', f'"{topic.name}"'),
-        ("/data/checkpoints/arrivals", str(tmp_path / "c")),
+        (f'"{shown_topic}"', f'"{topic.name}"'),
+        ("/data/checkpoints", str(tmp_path)),
     ):
         example = example.replace(shown, meant)
     names = {"rows": source.stream(spark, includeHeaders="true")}
@@ -216,5 +221,66 @@ def test_the_example_of_the_handbook(spark: SparkSession, topic: Topic, tmp_path
         query.processAllAvailable()
     finally:
         query.stop()
-    values = [value for records in partitions_of(topic).values() for _, value, _ in records]
-    assert sorted(values) == sorted(b"v%d" % n for n in range(30))
+    assert written(topic) == [b"v%d" % n for n in range(30)]
+
+
+@pytest.mark.parametrize("where", ["kafka", "tidelog"])
+def test_a_stream_is_written_exactly_once(
+    spark: SparkSession,
+    topic: Topic,
+    where: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    """A batch runs again after its decision, and another after a task failed; then other queries
+    take the sink's id."""
+    if where == "kafka":
+        topic = Topic(request.getfixturevalue("kafka_bootstrap"), topic.name)
+    topic.create(3)
+    source = Topic(topic.bootstrap, f"{topic.name}-source").create(2)
+    source.write(numbered(50)).write(numbered(50, 50), partition=1)
+    rows = source.stream(spark, maxOffsetsPerTrigger=40).select("key", "value")
+    sink = {"transactionalId": f"sink-of-{topic.name}"}
+
+    def write(rows: DataFrame, checkpoint: str = "c", **more: str) -> None:
+        run(rows.writeStream.format("tidelog"), topic, tmp_path / checkpoint, **{**sink, **more})
+
+    write(rows)
+    wanted = [b"v%d" % number for number in range(100)]
+    assert written(topic) == wanted
+    # Spark does not know that its last batch was written: it runs again, and is passed over.
+    last = max((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    source.write(numbered(20, 100))
+    wanted += [b"v%d" % number for number in range(100, 120)]
+    write(rows)
+    assert written(topic) == wanted
+    # A task that fails: nothing of its batch is to be seen, and no reader waits.
+    source.write(numbered(20, 120))
+    failing = rows.selectExpr("key", "value", "cast(if(value = 'v139', 9, 0) AS int) AS partition")
+    with pytest.raises(PySparkException) as failed:
+        write(failing)
+    assert f"{topic.name}-9" in one_line(failed.value)
+    assert written(topic) == wanted
+    write(rows)
+    wanted += [b"v%d" % number for number in range(120, 140)]
+    assert written(topic) == wanted
+    # Another query.
+    with pytest.raises(PySparkException) as failed:
+        write(rows, "other")
+    assert "belongs to query" in one_line(failed.value)
+    write(rows, "other", onNewQuery="reset")
+    assert written(topic) == sorted(2 * wanted, key=int_of)
+    with pytest.raises(PySparkException) as failed:
+        write(rows, "third", transactionalId="")
+    assert "option transactionalId is ''" in one_line(failed.value)
+    assert "is for streams" in failure(source.read(spark).select("value"), topic, **sink)
+
+
+def written(topic: Topic) -> list[bytes | None]:
+    return sorted(committed_values(topic.bootstrap, topic.name), key=int_of)
+
+
+def int_of(value: bytes | None) -> int:
+    return int((value or b"v-1")[1:])

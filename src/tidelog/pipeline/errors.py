@@ -32,3 +32,19 @@ class RowRefused(PipelineError):
 
 class NotWritten(PipelineError):
     """Rows of a task that brokers have not acknowledged."""
+
+
+class LedgerRefused(PipelineError):
+    """A sink's ledger that cannot be read, or has no room for a batch."""
+
+
+class SinkInUse(PipelineError):
+    """A sink that belongs to another query, or whose ledger is missing."""
+
+
+class SinkOvertaken(PipelineError):
+    """Another run of the sink has begun since; this one decides nothing any more."""
+
+
+class BatchLost(PipelineError):
+    """A batch was decided, and its rows were lost before they were committed."""

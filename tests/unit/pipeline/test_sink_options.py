@@ -9,6 +9,7 @@ import pytest
 from tidelog.client.producing.settings import ALL
 from tidelog.pipeline.errors import OptionRefused
 from tidelog.pipeline.sink.options import SinkOptions, parse, settings_of
+from tidelog.pipeline.sink.protocol import OnLost, OnNewQuery
 
 NEEDED = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
 
@@ -48,6 +49,15 @@ def test_properties_of_the_producer() -> None:
     assert not send.idempotent and cluster.client_id == "mine"
 
 
+def test_an_exactly_once_sink() -> None:
+    made = sink(transactionalId="s", onNewQuery="reset", onLostBatch="skip")
+    assert (made.sink, made.on_new_query, made.on_lost) == ("s", OnNewQuery.RESET, OnLost.SKIP)
+    assert settings_of(made)[1].transaction_timeout_ms == 900_000
+    made = sink(transactionalId="s", **{"kafka.transaction.timeout.ms": "60000"})
+    assert settings_of(made)[1].transaction_timeout_ms == 60_000
+    assert (made.on_new_query, made.on_lost) == (OnNewQuery.FAIL, OnLost.FAIL)
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -67,6 +77,15 @@ def test_properties_of_the_producer() -> None:
         ({"kafka.linger.ms": "-1"}, "option kafka.linger.ms is '-1'; it must be a number"),
         ({"kafka.enable.idempotence": "y"}, "option kafka.enable.idempotence is 'y'; it must be"),
         ({"kafka.enable.idempotence": "true", "kafka.acks": "1"}, "an idempotent producer needs"),
+        ({"transactionalId": ""}, "option transactionalId is ''; it must be a name"),
+        ({"transactionalId": "s" * 201}, "it must be a name of at most 200 characters"),
+        ({"onNewQuery": "reset"}, "option onNewQuery needs transactionalId"),
+        ({"onLostBatch": "skip"}, "option onLostBatch needs transactionalId"),
+        (
+            {"transactionalId": "s", "onNewQuery": "x"},
+            "option onNewQuery is 'x'; it must be fail or reset",
+        ),
+        ({"transactionalId": "s", "kafka.acks": "1"}, "an idempotent producer needs acks='all'"),
         ({"orderBytes": "1g"}, "option orderBytes is '1g'; it must be a number"),
     ],
 )

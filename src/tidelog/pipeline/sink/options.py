@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from tidelog.aio.producer import Producer
 from tidelog.aio.producer_configs import ProducerConfigs, producer_settings
@@ -21,6 +22,7 @@ from tidelog.client.metadata import parse_bootstrap
 from tidelog.client.producing.settings import SendSettings
 from tidelog.model.topics import why_invalid
 from tidelog.pipeline.errors import OptionRefused
+from tidelog.pipeline.sink.protocol import OnLost, OnNewQuery
 
 _KAFKA = "kafka."
 
@@ -28,7 +30,10 @@ SERVERS = "kafka.bootstrap.servers"
 TOPIC = "topic"
 ORDER_BY = "orderBy"
 ORDERED_BYTES = "orderBytes"
-NAMES = (SERVERS, TOPIC, ORDER_BY, ORDERED_BYTES)
+SINK = "transactionalId"
+ON_NEW_QUERY = "onNewQuery"
+ON_LOST = "onLostBatch"
+NAMES = (SERVERS, TOPIC, ORDER_BY, ORDERED_BYTES, SINK, ON_NEW_QUERY, ON_LOST)
 _KNOWN = {name.lower(): name for name in NAMES}
 
 # What Spark itself puts among the options of a stream.
@@ -39,6 +44,12 @@ DEFAULT_BATCH_BYTES = 256 << 10
 
 DEFAULT_ORDERED_BYTES = 512 << 20
 """How many bytes of rows a task sorts at most: it holds all of them."""
+
+DEFAULT_TRANSACTION_MS = 900_000
+"""The most that brokers allow by default: so long may a batch last, and no driver be there."""
+
+LONGEST_SINK = 200
+"""The most characters of a sink's id: those of tasks and of the ledger's group are longer."""
 
 CLIENT_ID = "tidelog-spark"
 
@@ -80,6 +91,7 @@ HONOURED = MappingProxyType(
         "retry.backoff.ms": _number,
         "security.protocol": _text,
         "socket.connection.setup.timeout.ms": _number,
+        "transaction.timeout.ms": _number,
     }
 )
 # Accepted so that a query can move over from the stock sink; the sink has no use for them.
@@ -102,7 +114,7 @@ REFUSED = MappingProxyType(
         "interceptor.classes": "interceptors are not supported",
         "partitioner.class": "use the column partition: keys are hashed as Kafka's default does",
         "partitioner.ignore.keys": "use the column partition: keys choose the partition",
-        "transactional.id": "the sink writes at least once, without transactions",
+        "transactional.id": "use the option transactionalId, which names the whole sink",
     }
 )
 
@@ -117,6 +129,10 @@ class SinkOptions:
     order_bytes: int
     properties: tuple[tuple[str, str], ...]
     """Those of Kafka's producer, by their names without `kafka.`."""
+    sink: str | None = None
+    """The id of an exactly-once sink; None: at least once."""
+    on_new_query: OnNewQuery = OnNewQuery.FAIL
+    on_lost: OnLost = OnLost.FAIL
 
 
 def parse(raw: Mapping[str, str]) -> SinkOptions:
@@ -145,9 +161,37 @@ def parse(raw: Mapping[str, str]) -> SinkOptions:
         tuple(name for name in order_by if name),
         _number(ORDERED_BYTES, order_bytes),
         tuple(sorted(properties.items())),
+        _sink_id(options),
+        _choice(options, ON_NEW_QUERY, OnNewQuery),
+        _choice(options, ON_LOST, OnLost),
     )
     settings_of(made)
     return made
+
+
+def _sink_id(options: Mapping[str, str]) -> str | None:
+    name = options.get(SINK.lower())
+    if name is None:
+        for other in (ON_NEW_QUERY, ON_LOST):
+            if other.lower() in options:
+                raise OptionRefused(f"option {other} needs {SINK}: it is about exactly-once writes")
+        return None
+    if not name.isprintable() or not name.strip() or len(name) > LONGEST_SINK:
+        raise OptionRefused(
+            f"option {SINK} is {name!r}; it must be a name of at most {LONGEST_SINK} characters"
+        )
+    return name
+
+
+_Choice = TypeVar("_Choice", bound=Enum)
+
+
+def _choice(options: Mapping[str, str], name: str, kind: type[_Choice]) -> _Choice:
+    choices = [str(choice.value) for choice in kind]
+    text = options.get(name.lower(), choices[0])
+    if text not in choices:
+        raise OptionRefused(f"option {name} is {text!r}; it must be {' or '.join(choices)}")
+    return kind(text)
 
 
 def _check_names(raw: Mapping[str, str]) -> dict[str, str]:
@@ -183,6 +227,10 @@ def settings_of(options: SinkOptions) -> tuple[ClusterSettings, SendSettings]:
     They have a source of randomness, which processes must not share.
     """
     configs: dict[str, Any] = {"client_id": CLIENT_ID, "batch_size": DEFAULT_BATCH_BYTES}
+    if options.sink is not None:
+        # Each attempt of a task has an id of its own, which takes the place of this one.
+        configs["transactional_id"] = options.sink
+        configs["transaction_timeout_ms"] = DEFAULT_TRANSACTION_MS
     for bare, text in options.properties:
         if bare in HONOURED:
             configs[bare.replace(".", "_")] = HONOURED[bare](_KAFKA + bare, text)

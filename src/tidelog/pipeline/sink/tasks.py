@@ -51,15 +51,24 @@ def write_rows(
 
     Raises NotWritten, RowRefused or ClientError, each one line.
     """
-    cluster = connect(options)
+    with _sender(connect(options), options) as sender:
+        return send_all(options, columns, sender, batches)
+
+
+def send_all(
+    options: SinkOptions,
+    columns: SinkColumns,
+    sender: RecordSender,
+    batches: Iterable[pa.RecordBatch],
+) -> int:
+    """Send the rows of one task, and wait until all are acknowledged. Raises as ``write_rows``."""
+    task = TaskRows(connect(options), sender)
     most_bytes = settings_of(options)[1].max_request_bytes
-    with _sender(cluster, options) as sender:
-        task = TaskRows(cluster, sender)
-        for batch in in_order(batches, columns.order_by, options.order_bytes):
-            for rows in cut(batch, columns, options.topic, most_bytes):
-                task.send(rows)
-        task.finish()
-        return task.tally.written
+    for batch in in_order(batches, columns.order_by, options.order_bytes):
+        for rows in cut(batch, columns, options.topic, most_bytes):
+            task.send(rows)
+    task.finish()
+    return task.tally.written
 
 
 class TaskRows:
