@@ -14,6 +14,8 @@ import pytest
 from aiokafka.helpers import create_ssl_context
 
 import tidelog
+import tidelog.errors
+import tidelog.testing
 from tests.support.certificates import Authority
 from tests.support.cluster import TidelogCluster
 from tests.support.java import ToolRunner
@@ -216,3 +218,18 @@ def test_replicas_follow_over_tls(tls: TlsCluster) -> None:
     partition = confluent_kafka.TopicPartition("kept", 0)
     assert consumer.get_watermark_offsets(partition, DEADLINE_S) == (0, 51)
     consumer.close()
+
+
+def test_a_cluster_of_tests_has_tls_by_one_argument() -> None:
+    with tidelog.testing.Cluster(brokers=2, tls=True) as cluster:
+        cluster.create_topic("t", partitions=2)
+        settings: Any = {k.replace(".", "_"): v for k, v in cluster.client_config.items()}
+        settings["bootstrap_servers"] = cluster.bootstrap_servers
+        with tidelog.Producer(**settings) as producer:
+            assert producer.send("t", VALUE).result(DEADLINE_S).offset == 0
+        cluster.resize("t", 3)
+        cluster.kill(2)
+        cluster.restart(2)
+        with pytest.raises(tidelog.errors.KafkaError):
+            tidelog.Admin(bootstrap_servers=cluster.bootstrap_servers).list_topics()
+    assert not cluster.folder.exists()

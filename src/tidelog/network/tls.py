@@ -364,6 +364,11 @@ class TlsTransport(asyncio.Transport):
         raw = self._session.raw
         return self._unsent_bytes + (0 if raw is None else int(raw.get_write_buffer_size()))
 
+    @property
+    def unencrypted(self) -> int:
+        """The bytes that wait for room in the transport of the records."""
+        return self._unsent_bytes
+
     def write(self, data: Any) -> None:
         self._add((data,))
 

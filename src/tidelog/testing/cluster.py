@@ -61,7 +61,9 @@ class Cluster:
         *,
         config: Mapping[str, str] | None = None,
         parent_folder: str | os.PathLike[str] | None = None,
+        tls: bool = False,
     ) -> None:
+        """``tls``: with certificates made at the start; clients need ``client_config``."""
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
         self.keep_logs = False
@@ -70,6 +72,8 @@ class Cluster:
         given = {name: str(value) for name, value in (config or {}).items()}
         self._config = {**SHORT_WAITS, **given}
         self._parent_folder = parent_folder
+        self._tls = tls
+        self._client_config: dict[str, str] = {}
         self._folder: Path | None = None
         self._host: subprocess.Popen[bytes] | None = None
         self._unread = b""
@@ -92,6 +96,14 @@ class Cluster:
         return ",".join(self._addresses.values())
 
     @property
+    def client_config(self) -> dict[str, str]:
+        """What a client needs beside the addresses, by Kafka's names: nothing without TLS.
+
+        With it the keys and the trusted authority are PEM files below ``folder``.
+        """
+        return dict(self._client_config)
+
+    @property
     def nodes(self) -> list[int]:
         """The node ids, those of killed nodes included."""
         return list(range(1, self._brokers + 1))
@@ -110,11 +122,12 @@ class Cluster:
         parent = None if self._parent_folder is None else os.fspath(self._parent_folder)
         self._folder = Path(tempfile.mkdtemp(prefix="tidelog-", dir=parent))
         try:
+            config = {**self._config_of_tls(self._folder), **self._config}
             self._start_host(self._folder)
             self._addresses = {
                 int(node): address
                 for node, address in self._call(
-                    "start", brokers=self._brokers, config=self._config
+                    "start", brokers=self._brokers, config=config
                 ).items()
             }
         except BaseException:
@@ -199,6 +212,15 @@ class Cluster:
         unless it is forced.
         """
         self._call("resize", topic=topic, partitions=partitions, force=force)
+
+    def _config_of_tls(self, folder: Path) -> dict[str, str]:
+        if not self._tls:
+            return {}
+        from tidelog.testing import certificates
+
+        made = certificates.make_certificates(folder)
+        self._client_config = certificates.configs_of_clients(made)
+        return certificates.configs_of_nodes(made)
 
     def _start_host(self, folder: Path) -> None:
         with (folder / HOST_LOG).open("ab") as log:

@@ -20,13 +20,17 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelog.cli.cluster_secret import make_secret
 from tidelog.cli.output import note
 from tidelog.cli.refusal import Failed
 from tidelog.cli.up_child import START_TIMEOUT_S, Child
 from tidelog.cli.up_files import ClusterPlan, why_not_config
+
+if TYPE_CHECKING:
+    from tidelog.client.cluster import Cluster
+    from tidelog.runtime.tls_files import TlsFiles
 
 PARENT_CHECK_S = 1.0
 """How often the host checks whether the test process is still its parent."""
@@ -47,11 +51,18 @@ class _Requests:
         self._folder = folder
         self._children: dict[int, Child] = {}
         self._paused: set[int] = set()
+        self._keys: TlsFiles | None = None
+        """Those with which brokers are asked; None without TLS."""
 
     async def start(self, brokers: int, config: Mapping[str, str]) -> dict[int, str]:
         """Start all brokers, the controller first; return their addresses."""
         if (why_not := why_not_config(config)) is not None:
             raise Failed(why_not)
+        if config.get("security.inter.broker.protocol") == "SSL":
+            from tidelog.client.encrypting import keys_of
+
+            stores = {x: text for x, text in config.items() if x.startswith("ssl.")}
+            self._keys = keys_of("SSL", stores)
         plan = ClusterPlan(self._folder, brokers, configs=config)
         self._children = {member.node_id: Child(plan, member) for member in plan.members()}
         first, *others = self._children.values()
@@ -99,10 +110,9 @@ class _Requests:
     ) -> None:
         """Create a topic and wait for its leaders."""
         from tidelog.client.admin.topics import TopicSpec, create_topics
-        from tidelog.client.cluster import Cluster
 
         topic = TopicSpec(name, partitions, replication_factor, config)
-        async with Cluster(self._bootstrap()) as cluster:
+        async with self._cluster() as cluster:
             if (refused := (await create_topics(cluster, [topic]))[name]) is not None:
                 raise Failed(str(refused))
             await cluster.topics([name])
@@ -110,9 +120,8 @@ class _Requests:
     async def resize(self, topic: str, partitions: int, force: bool) -> None:
         """Grow or shrink a topic."""
         from tidelog.client.admin.topics import create_partitions
-        from tidelog.client.cluster import Cluster
 
-        async with Cluster(self._bootstrap()) as cluster:
+        async with self._cluster() as cluster:
             outcomes = await create_partitions(cluster, {topic: partitions}, force=force)
             if (refused := outcomes[topic]) is not None:
                 raise Failed(str(refused))
@@ -152,8 +161,11 @@ class _Requests:
         host, port = child.ready.broker
         return f"{host}:{port}"
 
-    def _bootstrap(self) -> str:
-        return ",".join(self._address(child) for child in self._children.values())
+    def _cluster(self) -> Cluster:
+        from tidelog.client.cluster import Cluster, ClusterSettings
+
+        bootstrap = ",".join(self._address(child) for child in self._children.values())
+        return Cluster(bootstrap, ClusterSettings(tls=self._keys))
 
 
 async def _respond(requests: _Requests, request: dict[str, Any]) -> dict[str, Any]:
