@@ -20,7 +20,7 @@ from tests.support.certificates import Authority
 from tests.support.cluster import TidelogCluster
 from tests.support.java import ToolRunner
 from tests.support.processes import DEADLINE_S, free_ports, wait_until
-from tests.support.server import run_tidelog
+from tests.support.server import TidelogNode, run_tidelog
 from tests.support.target import TARGET
 
 pytestmark = pytest.mark.skipif(TARGET != "tidelog", reason="a cluster of tidelog's")
@@ -233,3 +233,51 @@ def test_a_cluster_of_tests_has_tls_by_one_argument() -> None:
         with pytest.raises(tidelog.errors.KafkaError):
             tidelog.Admin(bootstrap_servers=cluster.bootstrap_servers).list_topics()
     assert not cluster.folder.exists()
+
+
+def test_a_cluster_comes_to_tls_by_rolling_restarts(tmp_path: Path) -> None:
+    """As the page on security says: a listener beside the other, then the traffic between
+    processes. Each step keeps what was acknowledged, and takes more."""
+    authority = Authority(tmp_path / "keys")
+    texts = authority.texts(authority.issue("server.pem"))
+    cluster = TidelogCluster(tmp_path, brokers=2)
+    ports = dict(zip(cluster.brokers, free_ports(2), strict=True))
+    with cluster:
+        cluster.create_topic("t", replication=2, min_insync_replicas=1)
+        producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+        written = 0
+
+        def write() -> None:
+            nonlocal written
+            for _ in range(20):
+                producer.produce("t", VALUE)
+            assert producer.flush(DEADLINE_S) == 0
+            written += 20
+
+        def restarted(node: TidelogNode, config: dict[str, object]) -> None:
+            node.stop()
+            node.configure(config)
+            node.start()
+            cluster.until_in_sync("t", 2)
+            write()
+
+        write()
+        for broker, node in cluster.brokers.items():
+            listeners = f"PLAINTEXT://127.0.0.1:{node.port},SSL://127.0.0.1:{ports[broker]}"
+            beside = {"listeners": listeners, "advertised.listeners": None}
+            beside["listener.security.protocol.map"] = "PLAINTEXT:PLAINTEXT,SSL:SSL"
+            restarted(node, {**texts, **beside})
+        between: dict[str, object] = {"security.inter.broker.protocol": "SSL"}
+        restarted(cluster.controller, {**texts, **between})
+        for node in cluster.brokers.values():
+            restarted(node, between)
+        with_tls = {
+            "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in ports.values()),
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(authority.trusted),
+            "group.id": "g",
+        }
+        consumer = confluent_kafka.Consumer(with_tls)
+        partition = confluent_kafka.TopicPartition("t", 0)
+        assert consumer.get_watermark_offsets(partition, DEADLINE_S) == (0, written)
+        consumer.close()

@@ -32,11 +32,11 @@ def keys_of(protocol: str, texts: Mapping[str, str]) -> TlsFiles | None:
         raise ConfigurationRefused(
             f"security.protocol {protocol!r} is not supported: use PLAINTEXT or SSL"
         )
-    taken = (*NAMES, *OF_SERVERS, *tls.CLASSES)
+    accepted = (*NAMES, *OF_SERVERS, *tls.CLASSES)
     for name in texts:
-        if name not in taken and name not in kafka_names.IGNORED:
+        if name not in accepted and name not in kafka_names.IGNORED:
             raise ConfigurationRefused(f"{name} is unknown: those of TLS are {', '.join(NAMES)}")
-    parsed = tls.parse({name: texts[name] for name in taken if name in texts})
+    parsed = tls.parse({name: texts[name] for name in accepted if name in texts})
     if isinstance(parsed, str):
         raise ConfigurationRefused(parsed)
     try:
