@@ -20,6 +20,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from tidelog.broker.coordinator.metrics import of_coordinators
 from tidelog.broker.partitions.metrics import hosted_by, of_partitions
 from tidelog.broker.partitions.partition import Role
 from tidelog.model.api_keys import spoken
@@ -110,6 +111,7 @@ class BrokerCollector(Collector):
             "Replicas whose logs compaction had to give up",
             value=len(uncleanable),
         )
+        yield from of_coordinators(self._broker)
         yield from self._groups()
         yield from self._requests()
         yield from self._times()

@@ -102,6 +102,13 @@ class TransactionTable:
         """Whether the log has lost records that were committed: set before ``settle``."""
         self.doubtful = 0
         """How many ids are in doubt for that."""
+        self._refused_ends: set[str] = set()
+
+    @property
+    def refused_ends(self) -> int:
+        """How many ids have all markers written, and wait to write that down again: the log has
+        refused the record."""
+        return len(self._refused_ends)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -224,6 +231,8 @@ class TransactionTable:
         for request, _ in entry.waiting:
             out.answer(request.pending_response, refused(request, code))
         entry.waiting.clear()
+        if entry.to_complete is not None:
+            self._refused_ends.add(entry.key)
         if not write.answers:
             entry.retry_at_ms = now_ms + limits.RETRY_MS
         self._settle(entry, now_ms)
@@ -237,6 +246,7 @@ class TransactionTable:
             for request, _ in entry.waiting
         )
         self._ids, self.doubtful = {}, 0
+        self._refused_ends.clear()
         self._deadlines.clear()
         return TransactionDecision(answers)
 
@@ -346,6 +356,7 @@ class TransactionTable:
         verdict = rules.completed(entry.known, event, now_ms + self.ahead_ms)
         if isinstance(verdict, NextState):
             entry.to_complete = event
+            self._refused_ends.discard(entry.key)
             entry.in_flight = out.write(verdict.known, ())
 
     def _fence(self, entry: TransactionalId, now_ms: int, out: Collected) -> None:

@@ -408,10 +408,16 @@ def test_what_the_coordinator_decides_itself_is_tried_again() -> None:
     world.pass_time(limits.RETRY_MS)
     world.store()
     world.decide(MarkersWritten(IdAndEpoch(7, 1), committed=False))
+    assert world.table.refused_ends == 0
     world.lose()
+    assert world.table.refused_ends == 1
+    world.pass_time(limits.RETRY_MS)
+    assert world.table.refused_ends == 0
+    world.lose()
+    assert world.table.refused_ends == 1
     world.pass_time(limits.RETRY_MS)
     world.store()
-    assert world.state is TransactionState.COMPLETE_ABORT
+    assert world.state is TransactionState.COMPLETE_ABORT and world.table.refused_ends == 0
 
 
 def test_an_unused_id_is_removed() -> None:

@@ -68,6 +68,21 @@ class Loads:
             )
 
 
+@dataclass(slots=True)
+class LoadTimes:
+    """How long loads took that succeeded, from the beginning of the leadership."""
+
+    count: int = 0
+    total_ms: int = 0
+    longest_ms: int = 0
+
+    def add(self, ms: int) -> None:
+        """Count a load."""
+        self.count += 1
+        self.total_ms += ms
+        self.longest_ms = max(self.longest_ms, ms)
+
+
 class Coordinator(Generic[TableT]):
     """The entry for the handlers of requests to the tables of one kind."""
 
@@ -89,6 +104,8 @@ class Coordinator(Generic[TableT]):
         self._reading = asyncio.Semaphore(1)
         self._loads = Loads(self._topic, kind.noun, kind.spoken, 0)
         self._loading = 0
+        self.load_times = LoadTimes()
+        """Since this broker's start."""
 
     async def close(self) -> None:
         """Refuse all waiting requests with NOT_COORDINATOR and stop all tasks."""
@@ -218,8 +235,8 @@ class Coordinator(Generic[TableT]):
 
     async def _load(self, led: LedPartition[TableT]) -> None:
         """Load a partition's table; the last of concurrent loads logs one line for all."""
+        began_ms = self._clock.monotonic_ms()
         if not self._loading:
-            began_ms = self._clock.monotonic_ms()
             self._loads = Loads(self._topic, self._kind.noun, self._kind.spoken, began_ms)
         self._loading += 1
         try:
@@ -227,6 +244,8 @@ class Coordinator(Generic[TableT]):
         finally:
             self._loading -= 1
             self._loads.add(led)
+            if led.error is ErrorCode.NONE:
+                self.load_times.add(self._clock.monotonic_ms() - began_ms)
             if not self._loading:
                 self._loads.log(self._clock.monotonic_ms())
 
