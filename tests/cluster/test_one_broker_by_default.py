@@ -1,4 +1,4 @@
-"""One broker whose file leaves everything to the defaults: what its groups lack is said."""
+"""One broker whose file leaves everything to the defaults: what groups and transactions lack."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.server import TidelogNode, run_tidelog
 from tests.support.target import TARGET
+from tidelog.cli.findings import TRANSACTIONS_REPLICAS
 
 pytestmark = pytest.mark.skipif(TARGET != "tidelog", reason="tidelog's own command and log")
 
@@ -19,7 +20,9 @@ def test_groups_that_are_impossible_are_named_by_the_doctor_the_log_and_the_comm
     """The doctor found nothing wrong, and a group waited for ever."""
     properties = tmp_path / "client.properties"
     properties.write_text("default.api.timeout.ms=1500\n")
-    with TidelogNode(tmp_path / "node", {"offsets.topic.replication.factor": None}) as node:
+    with TidelogNode(
+        tmp_path / "node", {"offsets.topic.replication.factor": None, TRANSACTIONS_REPLICAS: None}
+    ) as node:
         to_it = ("--bootstrap-server", node.bootstrap)
         describe = ("groups", *to_it, "--describe", "--group", "g")
         described = run_tidelog(*describe, "--command-config", str(properties))
@@ -34,5 +37,8 @@ def test_groups_that_are_impossible_are_named_by_the_doctor_the_log_and_the_comm
     (note,) = (one for one in found if one["kind"] == "groups_impossible")
     assert (note["level"], note["brokers"]) == ("notice", [1])
     assert f"{advice} is 3 on broker 1" in note["what"] and f"{advice}=1" in note["advice"]
+    (note,) = (one for one in found if one["kind"] == "transactions_impossible")
+    assert f"{TRANSACTIONS_REPLICAS} is 3 on broker 1" in note["what"]
+    assert f"{TRANSACTIONS_REPLICAS}=1" in note["advice"]
     (line,) = (line for line in log.splitlines() if "__consumer_offsets" in line)
     assert reason in line and advice in line

@@ -74,6 +74,8 @@ class ClusterFacts:
     """Transactions that are open for long, and for how many ms."""
     offsets_replicas: Mapping[int, int] = field(default_factory=dict)
     """``offsets.topic.replication.factor`` of each broker that said it."""
+    transactions_replicas: Mapping[int, int] = field(default_factory=dict)
+    """``transaction.state.log.replication.factor`` of each broker that said it."""
 
     @property
     def reported(self) -> Mapping[str, Any] | None:

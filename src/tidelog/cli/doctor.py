@@ -20,7 +20,7 @@ import click
 import tidelog.cli
 from tidelog.cli.cluster_facts import ClusterFacts, Finding, Severity
 from tidelog.cli.connecting import CommonOptions, json_option, run, subcommand_options
-from tidelog.cli.findings import OFFSETS_REPLICAS, judge, readable
+from tidelog.cli.findings import OFFSETS_REPLICAS, TRANSACTIONS_REPLICAS, judge, readable
 from tidelog.cli.many_requests import SharedPatience, ask_each
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.cli.refusal import Failed, WrongUsage
@@ -254,7 +254,7 @@ async def check(cluster: Cluster, longest_s: float = LONGEST_S) -> ClusterFacts:
             ask_each(nodes, lambda node: describe_log_dirs(cluster, node), "broker", patience),
             ask_each(nodes, lambda node: describe_itself(cluster, node), "broker", patience),
             _minimums(cluster, sorted(view.topics), patience),
-            _offsets_replicas(cluster, nodes, patience),
+            _internal_replicas(cluster, nodes, patience),
             asyncio.gather(
                 _groups(cluster, nodes, patience), _transactions(cluster, nodes, patience)
             ),
@@ -277,7 +277,8 @@ async def check(cluster: Cluster, longest_s: float = LONGEST_S) -> ClusterFacts:
             groups_unknown=unknown,
             committed=committed,
             transactions=transactions,
-            offsets_replicas=replicas,
+            offsets_replicas=replicas[OFFSETS_REPLICAS],
+            transactions_replicas=replicas[TRANSACTIONS_REPLICAS],
         )
     finally:
         asked.cancel()
@@ -367,25 +368,23 @@ async def _minimums(
     return {name: int(value) for name, value in values_of(configs, MINIMUM).items() if value}
 
 
-async def _offsets_replicas(
+async def _internal_replicas(
     cluster: Cluster, nodes: list[int], patience: SharedPatience
-) -> dict[int, int]:
-    """Return how many replicas ``__consumer_offsets`` gets from each broker that says so."""
+) -> dict[str, dict[int, int]]:
+    """Return how many replicas internal topics get from each broker that says so, by setting."""
+    settings = [OFFSETS_REPLICAS, TRANSACTIONS_REPLICAS]
     described = await ask_each(
         nodes,
-        lambda node: describe_configs(
-            cluster, ResourceType.BROKER, str(node), keys=[OFFSETS_REPLICAS]
-        ),
+        lambda node: describe_configs(cluster, ResourceType.BROKER, str(node), keys=settings),
         "broker",
         patience,
     )
-    return {
-        node: int(entry.value)
-        for node, entries in zip(nodes, described, strict=True)
-        if not isinstance(entries, ClientError)
-        for entry in entries
-        if entry.name == OFFSETS_REPLICAS and entry.value is not None
-    }
+    said: dict[str, dict[int, int]] = {name: {} for name in settings}
+    for node, entries in zip(nodes, described, strict=True):
+        for entry in () if isinstance(entries, ClientError) else entries:
+            if entry.name in said and entry.value is not None:
+                said[entry.name][node] = int(entry.value)
+    return said
 
 
 def _add_subcommands() -> None:

@@ -23,6 +23,7 @@ from tidelog.model.wording import counted, named
 
 UPGRADE = "docs/operating/upgrade.md"
 OFFSETS_REPLICAS = "offsets.topic.replication.factor"
+TRANSACTIONS_REPLICAS = "transaction.state.log.replication.factor"
 
 _UNORDERED = [level.name for level in LEVELS if not level.resizes]
 _WITHOUT_TRANSACTIONS = [level.name for level in LEVELS if not level.transactions]
@@ -53,7 +54,8 @@ def judge(facts: ClusterFacts) -> list[Finding]:
         *_quarantined(facts),
         *_versions(facts),
         *_disks(facts),
-        *_impossible_groups(facts),
+        *_impossible(facts, "groups", OFFSETS_TOPIC, OFFSETS_REPLICAS, facts.offsets_replicas),
+        *_impossible_transactions(facts),
         *_groups(facts),
         *_transactions(facts),
     ]
@@ -389,26 +391,36 @@ def _disks(facts: ClusterFacts) -> list[Finding]:
     return made
 
 
-def _impossible_groups(facts: ClusterFacts) -> list[Finding]:
-    """The topic of the groups that no broker can create, for want of brokers for its replicas."""
+def _impossible_transactions(facts: ClusterFacts) -> list[Finding]:
+    if (facts.reported or {}).get("level") in _WITHOUT_TRANSACTIONS:
+        return []
+    wanted = facts.transactions_replicas
+    return _impossible(facts, "transactions", TRANSACTIONS_TOPIC, TRANSACTIONS_REPLICAS, wanted)
+
+
+def _impossible(
+    facts: ClusterFacts, what_for: str, topic: str, setting: str, replicas_of: Mapping[int, int]
+) -> list[Finding]:
+    """An internal topic that no broker can create, for want of brokers for its replicas."""
     views = (facts.topics, facts.topics_later or {})
-    if not facts.is_current or any(OFFSETS_TOPIC in view for view in views):
+    if not facts.is_current or any(topic in view for view in views):
         return []
     there = {broker.node_id for broker in facts.brokers} - Placements.of(facts.reported).closed
-    short = {node: n for node, n in sorted(facts.offsets_replicas.items()) if n > len(there)}
+    short = {node: n for node, n in sorted(replicas_of.items()) if n > len(there)}
     if not short:
         return []
     replicas = named([f"{n} on broker {node}" for node, n in short.items()])
     what = (
-        f"groups are impossible: {OFFSETS_TOPIC} cannot be created, for {OFFSETS_REPLICAS} is "
+        f"{what_for} are impossible: {topic} cannot be created, for {setting} is "
         f"{replicas}, and {counted(len(there), 'broker')} can get replicas"
     )
     advice = (
-        f"start more brokers, or set {OFFSETS_REPLICAS}={max(len(there), 1)} in the files of the "
+        f"start more brokers, or set {setting}={max(len(there), 1)} in the files of the "
         "brokers and restart them"
     )
-    # Not bad by itself: clients that use no groups are served.
-    return [Finding(Severity.NOTICE, what, advice, "groups_impossible", brokers=list(short))]
+    # Not bad by itself: clients that use none of them are served.
+    kind = f"{what_for}_impossible"
+    return [Finding(Severity.NOTICE, what, advice, kind, brokers=list(short))]
 
 
 def _groups(facts: ClusterFacts) -> list[Finding]:

@@ -10,7 +10,13 @@ import pytest
 
 from tidelog.cli.cluster_facts import ClusterFacts, Severity
 from tidelog.cli.doctor import brokers_shown
-from tidelog.cli.findings import OFFSETS_REPLICAS, judge, no_way_back, readable
+from tidelog.cli.findings import (
+    OFFSETS_REPLICAS,
+    TRANSACTIONS_REPLICAS,
+    judge,
+    no_way_back,
+    readable,
+)
 from tidelog.client.admin.nodes import LogDir
 from tidelog.client.admin.transactions import TransactionDescription
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
@@ -135,6 +141,26 @@ def test_groups_that_no_broker_can_keep_are_named() -> None:
     ]:
         kinds = {each.kind for each in judge(facts)}
         assert ("groups_impossible" in kinds) is impossible, facts
+
+
+def test_transactions_that_no_broker_can_keep_are_named() -> None:
+    """The refusal of a transactional producer led to a doctor that found nothing wrong."""
+    alone = replace(HEALTHY, brokers=HEALTHY.brokers[:1], topics={}, transactions_replicas={1: 3})
+    (found,) = [each for each in judge(alone) if each.kind == "transactions_impossible"]
+    assert found.level is Severity.NOTICE and found.brokers == [1]
+    assert "__transaction_state cannot be created" in found.what
+    assert f"{TRANSACTIONS_REPLICAS} is 3 on broker 1" in found.what
+    assert f"{TRANSACTIONS_REPLICAS}=1" in found.advice
+    there = replace(topic(1, (1,)), name=TRANSACTIONS_TOPIC)
+    for level, topics, impossible in [
+        ("1.6", {}, True),
+        ("1.6", {TRANSACTIONS_TOPIC: there}, False),
+        # Nothing creates the topic there.
+        ("1.5", {}, False),
+    ]:
+        report = {"problems": [], "level": level}
+        kinds = {each.kind for each in judge(replace(alone, condition=report, topics=topics))}
+        assert ("transactions_impossible" in kinds) is impossible, (level, topics)
 
 
 def test_what_the_controller_says_is_passed_on_once() -> None:
