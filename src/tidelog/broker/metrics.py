@@ -54,17 +54,6 @@ class BrokerCollector(Collector):
             "Committed records that replicas here had to cut after unclean elections (KIP-704)",
             value=self._broker.loss_reports.lost_offsets,
         )
-        checks = self._broker.markers.checks
-        yield CounterMetricFamily(
-            "tidelog_transactions_lost",
-            "Open transactions here that were aborted because no coordinator knew how they ended",
-            value=checks.lost,
-        )
-        yield GaugeMetricFamily(
-            "kafka_server_replicamanager_partitionswithlatetransactionscount",
-            "Led partitions with a transaction that is open for 5 min longer than any may be",
-            value=checks.late,
-        )
         yield CounterMetricFamily(
             "tidelog_producers_forgotten",
             "Idempotent producers that replicas here forgot for a limit: of a partition, or of all",

@@ -1,7 +1,7 @@
-"""Prometheus metrics of the group coordinator and the transaction coordinator of a broker.
+"""Prometheus metrics of the coordinators of a broker, and of transactions that hang.
 
-Owns names and labels, those of Kafka's JMX beans. Not the counts: coordinators, their tables and
-the sender of markers have them. The endpoint's thread collects, from copies.
+Owns names and labels, those of Kafka's JMX beans. Not the counts: coordinators, their tables,
+the sender of markers and the checks have them. The endpoint's thread collects, from copies.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tidelog.transactions.marker_plan import NO_LEADER, UNKNOWN
 
@@ -47,4 +47,15 @@ def of_coordinators(broker: Broker) -> Iterator[Metric]:
         f"{_OF_MARKERS}_logappendretryqueuesize",
         "Transactions whose markers are written, and whose last record the log has refused so far",
         value=sum(led.table.refused_ends for led in transactions.led()),
+    )
+    checks = broker.markers.checks
+    yield CounterMetricFamily(
+        "tidelog_transactions_lost",
+        "Open transactions here that were aborted because no coordinator knew how they ended",
+        value=checks.lost,
+    )
+    yield GaugeMetricFamily(
+        "kafka_server_replicamanager_partitionswithlatetransactionscount",
+        "Led partitions with a transaction that is open for 5 min longer than any may be",
+        value=checks.late,
     )
