@@ -61,10 +61,8 @@ A configuration of a topic that is not above is refused.
 """
 
 UNUSED_HEAD = """
-Those of this one belong to TLS, SASL, an authorizer: Kafka does not use them either unless a
-listener or another configuration does, and that one is refused. So they have no effect here: the
-same warning names them, unless the value is empty or Kafka's default. A file whose listeners are
-all PLAINTEXT starts with them.
+Those of this one belong to SASL or an authorizer: what would use them is refused. So they have no
+effect: the same warning names them, unless the value is empty or Kafka's default.
 
 """
 

@@ -136,7 +136,7 @@ class ListenersRows:
     security_inter_broker_protocol: str = made(
         STRING,
         "PLAINTEXT",
-        "In place of inter.broker.listener.name: the security protocol of that listener.",
+        "Names that listener by its protocol.",
     )
     controller_listener_names: tuple[str, ...] = row(
         LIST, ("CONTROLLER",), "The listeners of the controller.", NotEmpty()

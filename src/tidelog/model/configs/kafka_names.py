@@ -176,20 +176,20 @@ IGNORED: Mapping[str, str] = {
             """,
         ),
         (
-            "TLS is OpenSSL's, not Java's; ssl.enabled.protocols has its versions",
+            "TLS is OpenSSL's, not Java's",
             """
             security.providers ssl.keymanager.algorithm ssl.protocol ssl.provider
             ssl.secure.random.implementation ssl.trustmanager.algorithm
             """,
         ),
         (
-            "certificates are read again when their files change, whatever names they have",
+            "certificates may change their names",
             """
             ssl.allow.dn.changes ssl.allow.san.changes
             """,
         ),
         (
-            "the start of a Java image reads them, Kafka does not",
+            "Kafka itself does not read them",
             """
             ssl.key.credentials ssl.keystore.credentials ssl.keystore.filename
             ssl.truststore.credentials ssl.truststore.filename

@@ -38,45 +38,31 @@ class TlsRows:
     ssl_keystore_type: str = row(
         STRING,
         JKS,
-        "The form of the key and its certificates: PEM or PKCS12. A file is recognized by its "
-        "content, so that of a newer keytool is accepted as JKS, too.",
+        "PEM or PKCS12; a file is recognized by its content.",
     )
-    ssl_keystore_location: str | None = row(
-        STRING, None, "The file with the key and its chain of certificates."
-    )
-    ssl_keystore_password: str | None = row(PASSWORD, None, "The password of a PKCS12 file.")
-    ssl_key_password: str | None = row(PASSWORD, None, "The password of the key.")
-    ssl_keystore_key: str | None = row(
-        PASSWORD, None, "The key itself, as PEM, in place of a file."
-    )
-    ssl_keystore_certificate_chain: str | None = row(
-        PASSWORD, None, "The certificates of ssl.keystore.key, its own first."
-    )
-    ssl_truststore_type: str = row(STRING, JKS, "The form of the trusted certificates.")
-    ssl_truststore_location: str | None = row(
-        STRING, None, "The file with the certificates that are trusted."
-    )
-    ssl_truststore_password: str | None = row(PASSWORD, None, "The password of a PKCS12 file.")
-    ssl_truststore_certificates: str | None = row(
-        PASSWORD, None, "The trusted certificates themselves, as PEM, in place of a file."
-    )
+    ssl_keystore_location: str | None = row(STRING, None, "The key with its certificates.")
+    ssl_keystore_password: str | None = row(PASSWORD, None, "For PKCS12.")
+    ssl_key_password: str | None = row(PASSWORD, None, "The key's, for PEM.")
+    ssl_keystore_key: str | None = row(PASSWORD, None, "The key as text.")
+    ssl_keystore_certificate_chain: str | None = row(PASSWORD, None, "Its certificates as text.")
+    ssl_truststore_type: str = row(STRING, JKS, "PEM or PKCS12.")
+    ssl_truststore_location: str | None = row(STRING, None, "The trusted certificates.")
+    ssl_truststore_password: str | None = row(PASSWORD, None, "For PKCS12.")
+    ssl_truststore_certificates: str | None = row(PASSWORD, None, "The same as text.")
     ssl_client_auth: str = row(
-        STRING, NO_AUTH, "Whether clients show a certificate: none, requested or required."
+        STRING, NO_AUTH, "Certificates of clients: none, requested or required."
     )
     ssl_endpoint_identification_algorithm: str = row(
         STRING,
         "https",
-        "Whether a process checks that the certificate of another one has the name of its host: "
-        "https, or nothing for no check.",
+        "https, or nothing: whether other processes must have their host's name.",
     )
-    ssl_enabled_protocols: tuple[str, ...] = row(
-        LIST, VERSIONS, "The versions of TLS: TLSv1.2, TLSv1.3 or both."
-    )
+    ssl_enabled_protocols: tuple[str, ...] = row(LIST, VERSIONS, "Versions of TLS.")
     ssl_cipher_suites: tuple[str, ...] = row(
-        LIST, (), "The cipher suites by their standard names; those of OpenSSL if it is empty."
+        LIST, (), "By standard names; OpenSSL's default if empty."
     )
     ssl_principal_mapping_rules: str = row(
-        STRING, "DEFAULT", "How the name in a client's certificate becomes a principal's."
+        STRING, "DEFAULT", "From a certificate's name to a principal's."
     )
 
 
