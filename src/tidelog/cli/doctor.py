@@ -379,12 +379,12 @@ async def _internal_replicas(
         "broker",
         patience,
     )
-    said: dict[str, dict[int, int]] = {name: {} for name in settings}
+    replicas: dict[str, dict[int, int]] = {name: {} for name in settings}
     for node, entries in zip(nodes, described, strict=True):
         for entry in () if isinstance(entries, ClientError) else entries:
-            if entry.name in said and entry.value is not None:
-                said[entry.name][node] = int(entry.value)
-    return said
+            if entry.name in replicas and entry.value is not None:
+                replicas[entry.name][node] = int(entry.value)
+    return replicas
 
 
 def _add_subcommands() -> None:

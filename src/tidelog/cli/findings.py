@@ -54,7 +54,7 @@ def judge(facts: ClusterFacts) -> list[Finding]:
         *_quarantined(facts),
         *_versions(facts),
         *_disks(facts),
-        *_impossible(facts, "groups", OFFSETS_TOPIC, OFFSETS_REPLICAS, facts.offsets_replicas),
+        *_impossible_groups(facts),
         *_impossible_transactions(facts),
         *_groups(facts),
         *_transactions(facts),
@@ -391,15 +391,21 @@ def _disks(facts: ClusterFacts) -> list[Finding]:
     return made
 
 
+def _impossible_groups(facts: ClusterFacts) -> list[Finding]:
+    kind = "groups_impossible"
+    return _impossible(facts, kind, OFFSETS_TOPIC, OFFSETS_REPLICAS, facts.offsets_replicas)
+
+
 def _impossible_transactions(facts: ClusterFacts) -> list[Finding]:
     if (facts.reported or {}).get("level") in _WITHOUT_TRANSACTIONS:
         return []
+    kind = "transactions_impossible"
     wanted = facts.transactions_replicas
-    return _impossible(facts, "transactions", TRANSACTIONS_TOPIC, TRANSACTIONS_REPLICAS, wanted)
+    return _impossible(facts, kind, TRANSACTIONS_TOPIC, TRANSACTIONS_REPLICAS, wanted)
 
 
 def _impossible(
-    facts: ClusterFacts, what_for: str, topic: str, setting: str, replicas_of: Mapping[int, int]
+    facts: ClusterFacts, kind: str, topic: str, setting: str, replicas_of: Mapping[int, int]
 ) -> list[Finding]:
     """An internal topic that no broker can create, for want of brokers for its replicas."""
     views = (facts.topics, facts.topics_later or {})
@@ -411,7 +417,7 @@ def _impossible(
         return []
     replicas = named([f"{n} on broker {node}" for node, n in short.items()])
     what = (
-        f"{what_for} are impossible: {topic} cannot be created, for {setting} is "
+        f"{kind.partition('_')[0]} are impossible: {topic} cannot be created, for {setting} is "
         f"{replicas}, and {counted(len(there), 'broker')} can get replicas"
     )
     advice = (
@@ -419,7 +425,6 @@ def _impossible(
         "brokers and restart them"
     )
     # Not bad by itself: clients that use none of them are served.
-    kind = f"{what_for}_impossible"
     return [Finding(Severity.NOTICE, what, advice, kind, brokers=list(short))]
 
 
