@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.support.committed_values import committed_values
-from tests.support.handbook import blocks
+from tests.support.handbook import PAGES, blocks
 from tests.support.spark_topics import DEADLINE_S, Topic, numbered
 from tidelog.partitioning.hashing import hash_of_key
 from tidelog.pipeline import write_ordered
@@ -200,17 +200,19 @@ def test_what_is_wrong_is_said_in_one_line_and_fails_the_job(
     assert f"{topic.name}-9" in one_line(failed.value)
 
 
-@pytest.mark.parametrize("shown_topic", ["arrivals", "turnarounds"])
-def test_the_examples_of_the_handbook(
-    spark: SparkSession, topic: Topic, tmp_path: Path, shown_topic: str
+@pytest.mark.parametrize("option", ["", '.option("transactionalId", "arrivals-of-flights")'])
+def test_the_example_of_the_handbook(
+    spark: SparkSession, topic: Topic, tmp_path: Path, option: str
 ) -> None:
     """At least once, and exactly once."""
     source = Topic(topic.bootstrap, f"{topic.name}-source").create(2).write(numbered(30))
     topic.create(3)
-    (example,) = [block.text for block in blocks() if f'"topic", "{shown_topic}"' in block.text]
+    (example,) = [block.text for block in blocks() if '"topic", "arrivals"' in block.text]
+    assert option in (PAGES / "pipeline.md").read_text()
+    example = example.replace("    .start()", f"    {option}.start()")
     for shown, meant in (
         ("localhost:9092", topic.bootstrap),
-        (f'"{shown_topic}"', f'"{topic.name}"'),
+        ('"arrivals"', f'"{topic.name}"'),
         ("/data/checkpoints", str(tmp_path)),
     ):
         example = example.replace(shown, meant)
