@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.lone_broker import until
 from tests.support.transaction_broker import TransactionBroker
 from tidelog.broker.coordinator.coordinator import LoadTimes
-from tidelog.broker.coordinator.metrics import of_coordinators
+from tidelog.broker.coordinator_metrics import of_coordinators
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
 

@@ -20,7 +20,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from tidelog.broker.coordinator.metrics import of_coordinators
+from tidelog.broker.coordinator_metrics import of_coordinators
 from tidelog.broker.partitions.metrics import hosted_by, of_partitions
 from tidelog.broker.partitions.partition import Role
 from tidelog.model.api_keys import spoken
