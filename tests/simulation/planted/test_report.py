@@ -20,7 +20,8 @@ def test_the_promise_the_event_and_the_seed_are_the_first_three_lines(
 ) -> None:
     monkeypatch.setattr(syncing.PendingSync, "run", lambda self: None)
     with pytest.raises(AssertionError) as red:
-        run_seeds("log", 400, 300.0, first=0)
+        # Seed 0 breaks promise 3 first: which one it is depends on the operations of the disk.
+        run_seeds("log", 400, 300.0, first=1)
     promise, event, seed, *_ = str(red.value).splitlines()
     assert promise == "broken: promise 1 of docs/promises.md: acked_is_not_lost"
     assert re.fullmatch(r"event: \S+ \S+ .* acked at \d+ is gone", event), event
