@@ -149,7 +149,6 @@ def answered(steps: Any, *results: Any) -> Any:
         (None, 0, True),
         (Ledger("q", 4), 5, True),
         (Ledger("q", 5), 5, False),
-        (Ledger("q", 9), 5, False),
     ],
 )
 def test_a_decided_batch_is_passed_over(ledger: Ledger, batch: int, admitted: bool) -> None:
@@ -170,6 +169,14 @@ def test_a_sink_of_another_query_is_refused(ledger: Ledger, batch: int, line: st
     with pytest.raises(SinkInUse, match=line):
         answered(admit_task("s", plan, "q", batch, OnNewQuery.FAIL), ledger)
     assert answered(admit_task("s", plan, "q", batch, OnNewQuery.RESET), ledger)
+
+
+@pytest.mark.parametrize("on_new_query", OnNewQuery)
+def test_a_checkpoint_that_is_older_than_the_sink_is_refused(on_new_query: OnNewQuery) -> None:
+    """Its batch has other rows than the one that is written: passed over, they would be lost."""
+    ledger = Ledger("q", 9)
+    with pytest.raises(SinkInUse, match="at batch 8, and batch 9 of it is written"):
+        answered(admit_task("s", SinkBatch(DRIVER, ledger), "q", 8, on_new_query), ledger)
 
 
 def test_an_attempt_that_comes_too_late_is_refused() -> None:

@@ -24,6 +24,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from tidelog.client.producing.transaction import PreparedTransaction
+from tidelog.model.wording import named
 from tidelog.pipeline.errors import BatchLost, NotWritten, SinkInUse, SinkOvertaken
 from tidelog.pipeline.sink.ledger import Ledger
 
@@ -198,10 +199,11 @@ def _end_decided(sink: str, ledger: Ledger, on_lost: OnLost) -> Steps:
     if on_lost is OnLost.FAIL:
         raise BatchLost(
             f"sink {sink}: batch {ledger.batch} was decided, but {len(lost)} of its"
-            f" {len(ledger.unended)} transactions ({lost[0]}) were aborted before they were"
-            " committed, and their rows are not in the topic: no driver ran for longer than"
-            " kafka.transaction.timeout.ms (at most transaction.max.timeout.ms of the brokers);"
-            " write these rows again from their source, and set onLostBatch=skip to go on"
+            f" {len(ledger.unended)} transactions were aborted before they were committed"
+            f" ({named(lost)}), and only the rows of these are not in the topic: the batch and the"
+            " time without a driver took longer than kafka.transaction.timeout.ms (at most"
+            " transaction.max.timeout.ms of the brokers); compare the topic with the source, write"
+            " what lacks, and set onLostBatch=skip to go on"
         )
 
 
@@ -210,7 +212,8 @@ def admit_task(
 ) -> Steps:
     """Whether a task is to write: False where its batch is decided.
 
-    Raises SinkOvertaken for an attempt that comes too late, SinkInUse for another query's sink.
+    Raises SinkOvertaken for an attempt that comes too late, SinkInUse for another query's sink, and
+    for a query whose checkpoint is older than what is decided: its batch may have other rows now.
     """
     ledger = plan.ledger
     if (yield ReadLedger()) != ledger:
@@ -218,6 +221,12 @@ def admit_task(
             f"sink {sink}: batch {batch} was decided meanwhile: this attempt of a task is too late"
         )
     if ledger is not None and ledger.holds(query, batch):
+        if ledger.batch > batch:
+            raise SinkInUse(
+                f"sink {sink}: query {query} is at batch {batch}, and batch {ledger.batch} of it is"
+                " written: its checkpoint is older than the sink; put the newer checkpoint back, or"
+                " begin with another transactionalId, which writes the rows since then again"
+            )
         return False
     if on_new_query is OnNewQuery.RESET:
         return True
