@@ -59,6 +59,7 @@ class Office(World):
         self.sender = Sender(1, "PLAINTEXT")
         self.announcements = Announcements()
         self.secret = None
+        self.tls = None
         self.confirmed: list[Stop] = []
         self._channels = 0
 
